@@ -1,0 +1,1 @@
+"""Projects the ledger's records from Kafka into Redis."""

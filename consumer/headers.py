@@ -1,0 +1,65 @@
+"""A partition's header as a Redis hash: every number stays a string of digits, since Lua's numbers are doubles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..ledger.ports import Header
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_NUMBERS = (
+    "generation",
+    "applied_offset",
+    "settled_offset",
+    "settled_time_ms",
+    "judge_from",
+    "horizon",
+    "seen_ms",
+)
+_LEADER_EPOCH = "leader_epoch"
+NO_LEADER_EPOCH = -1
+
+
+def pairs(words: Sequence[bytes]) -> dict[str, bytes]:
+    """The fields and values of a flat reply."""
+    return {words[i].decode(): words[i + 1] for i in range(0, len(words), 2)}
+
+
+def header_of(words: Sequence[bytes], time: Sequence[bytes] = ()) -> Header:
+    """The header in a flat reply; of a projection that is not there, one that is not opened.
+
+    Args:
+        words: field, value, …; empty when there is no projection.
+        time: the store's clock as TIME gives it: seconds and microseconds.
+    """
+    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000 if time else 0
+    if not words:
+        return Header(now_ms=now_ms)
+    stored = {name: value.decode() for name, value in pairs(words).items()}
+    numbers = {name: int(stored.get(name, "0")) for name in _NUMBERS}
+    return Header(
+        incarnation=stored["incarnation"],
+        opened=stored.get("opened") == "1",
+        halted=stored.get("halted", ""),
+        now_ms=now_ms,
+        **numbers,
+    )
+
+
+def leader_epoch_of(words: Sequence[bytes]) -> int:
+    """The leader epoch of the record before the applied offset; -1 when none is known."""
+    return int(pairs(words).get(_LEADER_EPOCH, NO_LEADER_EPOCH))
+
+
+def words_of(header: Header, leader_epoch: int) -> list[str]:
+    """What to write of a header; `seen_ms` is left to the store's own clock."""
+    fields: Mapping[str, object] = {
+        "incarnation": header.incarnation,
+        "opened": int(header.opened),
+        "halted": header.halted,
+        _LEADER_EPOCH: leader_epoch,
+        **{name: getattr(header, name) for name in _NUMBERS if name != "seen_ms"},
+    }
+    return [word for name, value in fields.items() for word in (name, str(value))]

@@ -1,0 +1,170 @@
+"""Kafka as the consumer side needs it: settings, the one partitioner, and the translation of errors.
+
+Source: librdkafka's CONFIGURATION.md for the settings; the reasons stand beside them.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Message, TopicPartition, murmur2
+
+from ..ledger.errors import StoreUnavailableError
+from ..ledger.positions import Partition, Topic
+from .entries import RawMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ..ledger.urls import StoreUrl
+    from .entries import PartitionOf
+
+TIMEOUT_S = 10.0
+_COMMON: dict[str, Any] = {
+    "socket.timeout.ms": 10_000,  # a hung broker stalls an idempotent producer for this long
+    "topic.metadata.refresh.interval.ms": 10_000,
+    "log_level": 3,
+}
+
+
+class Settled(NamedTuple):
+    """The settled offset as the consumer group keeps it."""
+
+    offset: int
+    time_ms: int
+    incarnation: str
+    topic_id: str
+
+    def metadata(self) -> str:
+        """What goes beside the offset; an offset without it was not written by a projector."""
+        return json.dumps({"time_ms": self.time_ms, "incarnation": self.incarnation, "topic_id": self.topic_id})
+
+    @classmethod
+    def read(cls, offset: int, metadata: str | None) -> Settled | None:
+        """The settled offset in a commit; None when it carries no metadata of a projector."""
+        try:
+            values = json.loads(metadata or "")
+            return cls(offset, int(values["time_ms"]), str(values["incarnation"]), str(values["topic_id"]))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def admin_settings(url: StoreUrl) -> dict[str, Any]:
+    """Settings of an admin client."""
+    return {**_COMMON, "bootstrap.servers": url.bootstrap}
+
+
+def reader_settings(url: StoreUrl, group: str) -> dict[str, Any]:
+    """Settings of a consumer that is told where to start, and never guesses."""
+    return {
+        **_COMMON,
+        "bootstrap.servers": url.bootstrap,
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",  # the default jumps silently when the log was cut or made anew
+        "fetch.min.bytes": 1,
+        "fetch.wait.max.ms": 100,
+        "fetch.queue.backoff.ms": 10,
+        "queued.max.messages.kbytes": 16_384,
+        "check.crcs": True,
+    }
+
+
+def projector_settings(url: StoreUrl, group: str) -> dict[str, Any]:
+    """Settings of the projector's consumer."""
+    return {
+        **reader_settings(url, group),
+        "group.protocol": "classic",
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": 10_000,
+        "heartbeat.interval.ms": 1_000,
+        "statistics.interval.ms": 1_000,
+    }
+
+
+def producer_settings(url: StoreUrl) -> dict[str, Any]:
+    """Settings of the projector's producer, which writes re-assertions and horizons."""
+    return {
+        **_COMMON,
+        "bootstrap.servers": url.bootstrap,
+        "enable.idempotence": True,
+        "acks": "all",
+        "linger.ms": 0,
+        "message.timeout.ms": 30_000,
+        "message.max.bytes": 4
+        << 20,  # the topic decides; a re-assertion is longer than any record that made it necessary
+        "partitioner": "murmur2_random",
+    }
+
+
+def partitioner(count: int) -> PartitionOf:
+    """The one partitioner: murmur2 of the text's UTF-8, as Kafka's own clients compute it."""
+    return lambda text: murmur2(text.encode(), count)
+
+
+@contextmanager
+def translated(url: StoreUrl) -> Iterator[None]:
+    """Turn every error of the client into StoreUnavailableError."""
+    try:
+        yield
+    except KafkaException as error:
+        raise unavailable(url, str(error.args[0])) from error
+
+
+def unavailable(url: StoreUrl, why: str) -> StoreUnavailableError:
+    """The error to raise when Kafka cannot serve."""
+    return StoreUnavailableError(
+        f"Kafka at {url.bootstrap} does not answer as it should: {why}.",
+        next_step="Check that the brokers run and can be reached, then try again; nothing is lost.",
+        store=url.bootstrap,
+    )
+
+
+def partition_counts(url: StoreUrl, client: Consumer) -> dict[Topic, int]:
+    """How many partitions each topic of the ledger has. Raises StoreUnavailableError, also when a topic is missing."""
+    with translated(url):
+        topics = client.list_topics(timeout=TIMEOUT_S).topics
+    counts = {}
+    for topic in Topic:
+        found = topics.get(url.topic(topic))
+        if found is None or found.error is not None or not found.partitions:
+            raise unavailable(url, f"it has no topic {url.topic(topic)}; create it with: fencepost init")
+        counts[topic] = len(found.partitions)
+    return counts
+
+
+def topic_partition(url: StoreUrl, partition: Partition, offset: int = OFFSET_INVALID) -> TopicPartition:
+    """The client's word for a partition and an offset."""
+    return TopicPartition(url.topic(partition.topic), partition.number, offset)
+
+
+def log_bounds(url: StoreUrl, client: Consumer, partition: Partition, timeout_s: float = TIMEOUT_S) -> tuple[int, int]:
+    """(first offset that is still there, next offset to be written). Raises StoreUnavailableError."""
+    with translated(url):
+        bounds = client.get_watermark_offsets(topic_partition(url, partition), timeout=timeout_s)
+    # Offset requests can fail open: a negative offset means "not known" and must not be compared with anything.
+    if min(bounds) < 0:
+        raise unavailable(url, f"the bounds of {partition} cannot be told")
+    return bounds
+
+
+def names(url: StoreUrl) -> Mapping[str, Topic]:
+    """Kafka's topic names → topics of the ledger."""
+    return {url.topic(topic): topic for topic in Topic}
+
+
+def raw_message(message: Message, topics: Mapping[str, Topic]) -> RawMessage:
+    """The message as the rest of the consumer sees it."""
+    partition = Partition(topics[message.topic() or ""], message.partition() or 0)
+    offset = message.offset()
+    if offset is None:
+        raise ValueError("a message without an offset")
+    return RawMessage(partition, offset, message.timestamp()[1], as_bytes(message.key()), as_bytes(message.value()))
+
+
+def as_bytes(data: Any) -> bytes | None:  # noqa: ANN401 (the client's types promise more than bytes)
+    """Keys and values as they are: no deserialiser is configured."""
+    return None if data is None else bytes(data)

@@ -1,0 +1,68 @@
+"""Names of the projection's Redis keys.
+
+All keys of one partition share a hash tag, so that a cluster keeps them together and one script can change them
+atomically. Presence and the ledger's meta hash stand alone: nothing is decided from them together with a partition.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ..ledger.positions import Partition
+
+
+class PartitionKeys(NamedTuple):
+    """The keys of one partition's projection.
+
+    Attributes:
+        prefix: of the ledger.
+        partition: whose projection it is.
+    """
+
+    prefix: str
+    partition: Partition
+
+    @property
+    def tag(self) -> str:
+        """What every key of the partition starts with: its hash tag."""
+        return f"{{{self.prefix}.{self.partition.topic.value}.{self.partition.number}}}"
+
+    @property
+    def header(self) -> str:
+        """A hash: what the projection says of itself; written together with the documents."""
+        return f"{self.tag}:header"
+
+    @property
+    def epoch(self) -> str:
+        """A string: which projector owns the partition. Outlives the projection."""
+        return f"{self.tag}:epoch"
+
+    @property
+    def collections(self) -> str:
+        """A set: the names of all collections that were ever written."""
+        return f"{self.tag}:collections"
+
+    @property
+    def accepted(self) -> str:
+        """A string: below this offset an operator accepted gaps. Outlives the projection."""
+        return f"{self.tag}:accepted"
+
+    @property
+    def channel(self) -> str:
+        """Where each change of the header is announced as "incarnation applied_offset"."""
+        return f"{self.tag}:applied"
+
+    def collection(self, name: str) -> str:
+        """A hash: the documents of one collection by their keys."""
+        return f"{self.tag}:doc:{name}"
+
+
+def beat(prefix: str, session_id: str) -> str:
+    """The presence of one session; expires."""
+    return f"{prefix}:beat:{session_id}"
+
+
+def meta(prefix: str) -> str:
+    """A hash: which topics this projection was begun with."""
+    return f"{prefix}:meta"

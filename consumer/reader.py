@@ -1,0 +1,148 @@
+"""Reading projections in Redis: the asyncio side, for sessions, the guard and everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from . import keys, scripts
+from .notices import Notices
+from .redis_client import connect_async, execute_async, is_cluster, refuse_eviction, translated
+from .waiting import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..ledger.ports import DocumentKey, Header, Projection, Snapshot
+    from ..ledger.positions import Partition
+    from ..ledger.urls import StoreUrl
+    from .scripts import Call, Reply
+
+_BEATS_REMEMBERED_MS = 24 * 3600 * 1000
+
+
+def open_projection(url: StoreUrl) -> Projection:
+    """The projection of a ledger on Redis; connects at the first call.
+
+    It belongs to the event loop that uses it first.
+    """
+    return RedisProjection(url)
+
+
+class RedisProjection:
+    """The `Projection` port on Redis. Every answer comes from a primary, in one script with its header.
+
+    The first call raises GuaranteeError, and so does every later one, when Redis may evict keys.
+    """
+
+    def __init__(self, url: StoreUrl) -> None:
+        self._url = url.projection
+        self._prefix = url.prefix
+        self._client = connect_async(self._url)
+        self._notices = Notices(self._url, self._node)
+        self._watches: dict[Partition, Watch] = {}
+        self._checking = asyncio.Lock()
+        self._checked = False
+
+    async def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
+        """See `Projection`."""
+        call, order = scripts.read(self._keys(partition), keys)
+        return scripts.read_snapshot(await self._run(call), order)
+
+    async def scan(self, partition: Partition, collection: str) -> Snapshot:
+        """See `Projection`."""
+        reply = await self._run(scripts.scan(self._keys(partition), collection))
+        return scripts.scan_snapshot(reply, collection)
+
+    async def page(
+        self, partition: Partition, collection: str, *, cursor: str = "", count: int = 500
+    ) -> tuple[Snapshot, str]:
+        """See `Projection`."""
+        reply = await self._run(scripts.page(self._keys(partition), collection, cursor=cursor, count=count))
+        return scripts.page_snapshot(reply, collection)
+
+    async def advanced(self, partition: Partition, beyond: int, *, timeout_s: float) -> Header:
+        """See `Projection`. Returns early when the projection is begun again, opened, or halted meanwhile."""
+        watch = self._watches.get(partition)
+        if watch is None:
+            watch = self._watches[partition] = self._watch(partition)
+        header = await watch.wait(beyond, timeout_s)
+        return header if header is not None else await self._header(partition)
+
+    async def beat(self, session_ids: Sequence[str]) -> None:
+        """See `Projection`."""
+        await self._check()
+        with translated(self._url):
+            pipeline = self._client.pipeline(transaction=False)
+            for session_id in session_ids:
+                _ = pipeline.set(keys.beat(self._prefix, session_id), b"", px=_BEATS_REMEMBERED_MS)
+            await pipeline.execute()
+
+    async def beats(self, session_ids: Sequence[str]) -> Mapping[str, float]:
+        """See `Projection`. Remembered for a day; the time that a beat has left to live tells its age."""
+        await self._check()
+        with translated(self._url):
+            pipeline = self._client.pipeline(transaction=False)
+            for session_id in session_ids:
+                _ = pipeline.pttl(keys.beat(self._prefix, session_id))
+            left = await pipeline.execute()
+        ages = {s: (_BEATS_REMEMBERED_MS - ms) / 1000 for s, ms in zip(session_ids, left, strict=True) if ms >= 0}
+        return {session_id: max(0.0, age) for session_id, age in ages.items()}
+
+    async def close(self) -> None:
+        """See `Projection`."""
+        for watch in self._watches.values():
+            await watch.close()
+        await self._notices.close()
+        with translated(self._url):
+            await self._client.aclose()
+
+    def _keys(self, partition: Partition) -> keys.PartitionKeys:
+        return keys.PartitionKeys(self._prefix, partition)
+
+    async def _run(self, call: Call) -> Reply:
+        await self._check()
+        with translated(self._url):
+            return await execute_async(self._client, call)
+
+    async def _header(self, partition: Partition) -> Header:
+        return (await self.read(partition, ())).header
+
+    async def _check(self) -> None:
+        if self._checked:
+            return
+        async with self._checking:
+            with translated(self._url):
+                everywhere = {"target_nodes": "primaries"} if is_cluster(self._url) else {}
+                memory = await self._client.info("memory", **everywhere)
+            refuse_eviction(memory)
+            self._checked = True
+
+    async def _node(self) -> tuple[str, int]:
+        from redis.asyncio.cluster import RedisCluster  # noqa: PLC0415 (seldom needed)
+
+        if not isinstance(self._client, RedisCluster):
+            return "", 0
+        _ = await self._client.initialize()
+        node = self._client.get_random_primary_node()
+        return node.host, int(node.port)
+
+    def _watch(self, partition: Partition) -> Watch:
+        channel = self._keys(partition).channel
+
+        def handle(message: bytes) -> None:
+            incarnation, _, offset = message.decode().partition(" ")
+            if offset:
+                watch.notice(incarnation, int(offset))
+            else:
+                watch.look()
+
+        async def subscribe() -> None:
+            await self._check()
+            await self._notices.subscribe(channel, handle)
+
+        async def read() -> Header:
+            return await self._header(partition)
+
+        watch = Watch(subscribe, read)
+        return watch

@@ -1,0 +1,144 @@
+"""Clients of the projection store: the only module that makes them, and translates their errors.
+
+A client repeats a call once or twice by itself; so every script gives the same answer to the same call (`scripts.py`).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import redis
+import redis.asyncio
+import redis.asyncio.cluster
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialBackoff
+from redis.cluster import RedisCluster
+from redis.exceptions import NoScriptError, RedisError
+from redis.retry import Retry
+
+from ..ledger.errors import GuaranteeError, StoreUnavailableError
+from ..ledger.ports import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .scripts import Call
+
+AsyncClient = redis.asyncio.Redis | redis.asyncio.cluster.RedisCluster
+SyncClient = redis.Redis | RedisCluster
+
+_CLUSTER = "redis+cluster://"
+_TIMEOUT_S = 5.0
+_CONNECT_TIMEOUT_S = 2.0
+_RETRIES = 2
+_BACKOFF = ExponentialBackoff(cap=0.25, base=0.02)
+
+
+def is_cluster(url: str) -> bool:
+    """Whether the URL names a Redis Cluster."""
+    return url.startswith(_CLUSTER)
+
+
+def _options(url: str) -> tuple[str, dict[str, Any]]:
+    plain = f"redis://{url.removeprefix(_CLUSTER)}" if is_cluster(url) else url
+    return plain, {"socket_timeout": _TIMEOUT_S, "socket_connect_timeout": _CONNECT_TIMEOUT_S}
+
+
+def connect(url: str) -> SyncClient:
+    """A synchronous client, for the projector; connects at the first call."""
+    plain, options = _options(url)
+    retry = Retry(_BACKOFF, 1)  # the projector has a loop of its own; one repeat mends a connection that went stale
+    with translated(url):
+        if is_cluster(url):
+            return RedisCluster.from_url(plain, retry=retry, **options)
+        return redis.Redis.from_url(plain, retry=retry, **options)
+
+
+def connect_async(url: str) -> AsyncClient:
+    """An asyncio client, for readers; connects at the first call."""
+    plain, options = _options(url)
+    retry = AsyncRetry(_BACKOFF, _RETRIES)
+    if is_cluster(url):
+        return redis.asyncio.cluster.RedisCluster.from_url(plain, retry=retry, **options)
+    return redis.asyncio.Redis.from_url(plain, retry=retry, **options)
+
+
+def connect_listener(url: str, host: str = "", port: int = 0) -> redis.asyncio.Redis:
+    """An asyncio client that may wait for messages without a limit.
+
+    Args:
+        url: of the store.
+        host: any node of a cluster: a message is announced on all.
+        port: of that node.
+    """
+    plain, options = _options(url)
+    options["socket_timeout"] = None
+    if host:
+        options |= {"host": host, "port": port}
+    return redis.asyncio.Redis.from_url(plain, retry=AsyncRetry(_BACKOFF, 0), **options)
+
+
+@contextmanager
+def translated(url: str) -> Iterator[None]:
+    """Turn every error of the client into StoreUnavailableError."""
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise unavailable(url, error) from error
+
+
+def unavailable(url: str, error: Exception) -> StoreUnavailableError:
+    """The error to raise for a client's error; names the host and no password."""
+    parts = urlsplit(url)
+    where = f"{parts.hostname}:{parts.port or 6379}"
+    return StoreUnavailableError(
+        f"The projection store at {where} does not answer as it should: {type(error).__name__}: {error}.",
+        next_step="Check that Redis runs and can be reached, then try again; nothing is lost.",
+        store=where,
+    )
+
+
+def execute(client: SyncClient, call: Call) -> Any:  # noqa: ANN401 (whatever the script answers)
+    """Run a script; load it first where the server does not have it."""
+    words = (*call.keys, *call.args)
+    try:
+        return client.evalsha(call.script.sha, len(call.keys), *words)
+    except NoScriptError:
+        return client.eval(call.script.text, len(call.keys), *words)
+
+
+async def execute_async(client: AsyncClient, call: Call) -> Any:  # noqa: ANN401 (whatever the script answers)
+    """Run a script; load it first where the server does not have it."""
+    words = (*call.keys, *call.args)
+    try:
+        return await client.evalsha(call.script.sha, len(call.keys), *words)
+    except NoScriptError:
+        return await client.eval(call.script.text, len(call.keys), *words)
+
+
+def eviction_checks(memory: dict[str, Any]) -> list[Check]:
+    """Whether a Redis could drop a part of the projection silently.
+
+    Args:
+        memory: the answer to INFO MEMORY; by node for a cluster.
+    """
+    if "maxmemory_policy" not in memory:
+        return [check for node in memory.values() for check in eviction_checks(node)]
+    limited = int(memory.get("maxmemory", 0)) > 0
+    policy = str(memory["maxmemory_policy"])
+    found = policy if limited else f"{policy} (no maxmemory: nothing is evicted)"
+    return [Check("Redis maxmemory-policy", policy == "noeviction" or not limited, found, "noeviction")]
+
+
+def refuse_eviction(memory: dict[str, Any]) -> None:
+    """Raise GuaranteeError when `eviction_checks` finds one that fails."""
+    failed = [check for check in eviction_checks(memory) if not check.ok]
+    if failed:
+        raise GuaranteeError(
+            f"Redis evicts keys (maxmemory-policy is {failed[0].found}); a lost part of the projection would look like "
+            "operations that never were.",
+            next_step="Set maxmemory-policy to noeviction.",
+            checks=failed,
+        )

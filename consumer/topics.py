@@ -1,0 +1,212 @@
+"""Administration of a ledger on Kafka and Redis: creating its topics, and checking every guarantee."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from ..ledger.errors import GuaranteeError, StoreUnavailableError
+from ..ledger.ports import Check
+from ..ledger.positions import Partition, Topic
+from . import kafka_client, keys
+from .guarantees import COMPARED, DAY_MS, LAG, REPLICAS, TopicFacts, identity_checks, setting_checks, wanted_settings
+from .reader import open_projection
+from .redis_client import connect_async, eviction_checks, is_cluster, translated
+
+if TYPE_CHECKING:
+    import concurrent.futures
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ..ledger.urls import StoreUrl
+    from .redis_client import AsyncClient
+
+_TIMEOUT_S = 20.0
+_PROJECTOR_SILENT_MS = 10_000
+
+
+class LogFacts(NamedTuple):
+    """What a client must know of the log.
+
+    Attributes:
+        topic_ids: topic → id.
+        partitions: topic → count.
+        min_compaction_lag_ms: the smaller one of the two topics.
+    """
+
+    topic_ids: Mapping[Topic, str]
+    partitions: Mapping[Topic, int]
+    min_compaction_lag_ms: int
+
+
+def open_admin(url: StoreUrl, *, known_topic_ids: Mapping[Topic, str] | None = None) -> Admin:
+    """The administration of the ledger at `url`.
+
+    Args:
+        url: of the ledger.
+        known_topic_ids: topic ids that are known from elsewhere, to compare with.
+    """
+    return Admin(url, known_topic_ids or {})
+
+
+class Admin:
+    """See `open_admin`. Every method raises StoreUnavailableError when Kafka does not answer."""
+
+    def __init__(self, url: StoreUrl, known_topic_ids: Mapping[Topic, str]) -> None:
+        self._url = url
+        self._known_topic_ids = known_topic_ids
+        self._admin = AdminClient(kafka_client.admin_settings(url))
+
+    async def initialise(self, partitions: int, development: bool, min_compaction_lag_ms: int | None = None) -> None:  # noqa: FBT001 (the port's own signature)
+        """Create the topics that are missing, and record which topics the ledger has.
+
+        Args:
+            partitions: of each topic; can never be changed.
+            development: one copy is enough; said loudly by `check`.
+            min_compaction_lag_ms: a day when None; less is for tests.
+        """
+        lag = DAY_MS if min_compaction_lag_ms is None else min_compaction_lag_ms
+        settings = wanted_settings(development=development, min_compaction_lag_ms=lag)
+        copies = 1 if development else REPLICAS
+        new = [NewTopic(self._url.topic(topic), partitions, copies, config=settings) for topic in Topic]
+        for future in self._admin.create_topics(new).values():
+            await self._created(future)
+        facts = await self._settled_facts(partitions)
+        await self.record(facts)
+
+    async def check(self) -> Sequence[Check]:
+        """Every guarantee, looked at now: topics, their identity, Redis, and the projector."""
+        checks: list[Check] = []
+        topics = {topic: await self._topic(topic) for topic in Topic}
+        recorded, redis_checks = await self._redis_checks()
+        for topic, facts in topics.items():
+            if facts is None:
+                checks.append(Check(f"{self._url.topic(topic)}: exists", ok=False, found="no", wanted="yes"))
+                continue
+            known = self._known_topic_ids.get(topic, "")
+            checks += setting_checks(facts, development=self._url.development)
+            checks += identity_checks(facts, recorded.get(topic, {}), known)
+        checks += redis_checks
+        reachable = all(check.ok for check in redis_checks)
+        if reachable and None not in topics.values():
+            checks += await self._projector_checks({t: f.partitions for t, f in topics.items() if f is not None})
+        return checks
+
+    async def facts(self) -> LogFacts:
+        """Ids and partition counts of the topics, and how long a record is safe from compaction."""
+        found = {topic: await self._topic(topic) for topic in Topic}
+        present = {topic: facts for topic, facts in found.items() if facts is not None}
+        missing = [self._url.topic(topic) for topic in Topic if topic not in present]
+        if missing:
+            raise kafka_client.unavailable(self._url, f"it has no topic {', '.join(missing)}; create: fencepost init")
+        return LogFacts(
+            {topic: facts.topic_id for topic, facts in present.items()},
+            {topic: facts.partitions for topic, facts in present.items()},
+            min(int(facts.settings[LAG]) for facts in present.values()),
+        )
+
+    async def record(self, facts: LogFacts) -> None:
+        """Note which topics this projection belongs to; what is noted already stays."""
+        async with _redis(self._url) as client:
+            for topic in Topic:
+                for field, value in (("topic_id", facts.topic_ids[topic]), ("partitions", facts.partitions[topic])):
+                    await client.hsetnx(keys.meta(self._url.prefix), f"{topic.value}.{field}", str(value))
+
+    # -- Kafka ---------------------------------------------------------------------------
+
+    async def _created(self, future: concurrent.futures.Future[Any]) -> None:
+        try:
+            await self._wait(future)
+        except StoreUnavailableError as error:
+            if not _is(error, KafkaError.TOPIC_ALREADY_EXISTS):
+                raise
+
+    async def _settled_facts(self, partitions: int) -> LogFacts:
+        """The facts, once every broker that is asked knows the new topics."""
+        async with asyncio.timeout(_TIMEOUT_S):
+            while True:
+                try:
+                    facts = await self.facts()
+                except StoreUnavailableError:
+                    await asyncio.sleep(0.1)
+                    continue
+                break
+        wrong = {topic: n for topic, n in facts.partitions.items() if n != partitions}
+        if wrong:
+            raise GuaranteeError(
+                f"The topics exist with other partition counts than {partitions}: {wrong}.",
+                next_step="Name the count that they have, or choose another prefix.",
+                checks=[],
+            )
+        return facts
+
+    async def _topic(self, topic: Topic) -> TopicFacts | None:
+        name = self._url.topic(topic)
+        try:
+            described = await self._wait(self._admin.describe_topics(TopicCollection([name]))[name])
+            resource = ConfigResource(ResourceType.TOPIC, name)
+            config = await self._wait(self._admin.describe_configs([resource])[resource])
+        except StoreUnavailableError as error:
+            if _is(error, KafkaError.UNKNOWN_TOPIC_OR_PART):
+                return None
+            raise
+        replicas = min(len(p.replicas) for p in described.partitions)
+        settings = {option: config[option].value for option in COMPARED if option in config}
+        return TopicFacts(name, str(described.topic_id), len(described.partitions), replicas, settings)
+
+    async def _wait(self, future: concurrent.futures.Future[Any]) -> Any:  # noqa: ANN401 (each request's own answer)
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                return await asyncio.wrap_future(future)
+        except (KafkaException, TimeoutError) as error:
+            raise kafka_client.unavailable(self._url, str(error)) from error
+
+    # -- Redis ---------------------------------------------------------------------------
+
+    async def _redis_checks(self) -> tuple[dict[Topic, dict[str, str]], list[Check]]:
+        try:
+            async with _redis(self._url) as client:
+                everywhere = {"target_nodes": "primaries"} if is_cluster(self._url.projection) else {}
+                memory = await client.info("memory", **everywhere)
+                noted = await client.hgetall(keys.meta(self._url.prefix))
+        except StoreUnavailableError as error:
+            return {}, [Check("Redis answers", ok=False, found=str(error), wanted="yes")]
+        recorded: dict[Topic, dict[str, str]] = {topic: {} for topic in Topic}
+        for field, value in noted.items():
+            topic, _, name = field.decode().partition(".")
+            recorded[Topic(topic)][name] = value.decode()
+        return recorded, [Check("Redis answers", ok=True, found="yes", wanted="yes"), *eviction_checks(memory)]
+
+    async def _projector_checks(self, counts: Mapping[Topic, int]) -> list[Check]:
+        projection = open_projection(self._url)
+        try:
+            partitions = [Partition(topic, number) for topic, count in counts.items() for number in range(count)]
+            headers = {p: (await projection.read(p, ())).header for p in partitions}
+        except GuaranteeError:
+            return []  # the check of the policy says it already
+        finally:
+            await projection.close()
+        silent = [str(p) for p, h in headers.items() if h.now_ms - h.seen_ms > _PROJECTOR_SILENT_MS]
+        closed = [str(p) for p, h in headers.items() if not h.opened]
+        halted = [f"{p}: {h.halted}" for p, h in headers.items() if h.halted]
+        return [
+            Check("projector runs", not silent, _listed("silent", silent), "seen in the last 10 s", "warn"),
+            Check("projection is open", not closed, _listed("not open", closed), "all partitions", "warn"),
+            Check("no partition is halted", not halted, _listed("halted", halted), "none"),
+        ]
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    return f"{what}: {', '.join(names)}" if names else "all well"
+
+
+def _is(error: StoreUnavailableError, code: int) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, KafkaException) and cause.args[0].code() == code
+
+
+class _redis:  # noqa: N801
+    pass

@@ -1,0 +1,1 @@
+"""Starts the services that a ledger on Kafka and Redis needs."""

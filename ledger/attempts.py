@@ -1,0 +1,527 @@
+"""Running an effect: begin, settle (DESIGN section 4).
+
+`begin`:
+    1. read the op. Committed: its result, and an ABSORBED fact in this session's sequence.
+       Owned: wait for the owner. In doubt: raise. Free: go on
+    2. publish INTENDED on top of the history that was read
+    3. wait until the projection has applied it, found by attempt id
+    4. not the owner: as in 1; rejected: FencedError. The owner runs, unless the deadline (a
+       local monotonic clock, started before step 2) has passed: then FAILED withdraws it
+`settle`: COMMITTED with the result; FAILED only if the effect certainly did not happen; IN_DOUBT
+otherwise. An outcome that cannot be published is raised at the end, the result attached.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .errors import (
+    DivergenceHeldError,
+    FencedError,
+    OperationConflictError,
+    OperationInDoubtError,
+    OperationInFlightError,
+    OutcomeUnknownError,
+    PublishRefusedError,
+    RecordTooLargeError,
+    ResultNotRecordedError,
+    StaleProjectionError,
+    TooManyAttemptsError,
+)
+from .facts import EffectClass, EffectFact, EffectKind, ResultForm
+from .history import History
+from .identity import digest
+from .operations import (
+    Attempt,
+    AttemptState,
+    Operation,
+    Status,
+    idempotency_key,
+    skips_confirmation,
+)
+from .sessions import OpenAttempt, SessionState
+from .view import OperationView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a caller wants done, once: the operation and the arguments of this attempt.
+
+    Attributes:
+        arguments: canonical JSON of all arguments; kept for people and probes.
+        deadline_s: from the intent to the start of the effect.
+        wait_s: how long to wait for another owner's decision.
+        longest_run_s: the tool's declared longest run; negative when not declared.
+        supplied_key: a key that the model made up: recorded, never used.
+    """
+
+    op_id: str
+    tool: str
+    effect_class: EffectClass
+    order_safe: bool = False
+    identity_digest: str = ""
+    content_digest: str = ""
+    arguments: bytes | None = None
+    resource: str = ""
+    cascades: tuple[str, ...] = ()
+    supplied_key: str = ""
+    deadline_s: float = 30.0
+    wait_s: float = 30.0
+    longest_run_s: float = -1.0
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether it may run without being confirmed as the only one."""
+        return skips_confirmation(self.effect_class, order_safe=self.order_safe)
+
+
+@dataclass(slots=True)
+class Claim:
+    """The answer to `begin`: either this attempt owns the operation, or it was settled before.
+
+    Attributes:
+        owned: whether the caller may run the effect, now and once.
+        operation: the operation as it was read.
+    """
+
+    session: SessionState
+    call: Call
+    owned: bool
+    operation: Operation
+    attempt_id: str = ""
+    round: int = 1
+    history: History = ()
+    started: bool = False
+    decided: str = ""
+    expires: float = 0.0
+    value: Any = field(default=None)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The key to hand to the tool: the same in every attempt of this round."""
+        return idempotency_key(self.call.op_id, self.round)
+
+    def start(self) -> None:
+        """Say that the effect starts now. Raises StaleProjectionError past the deadline."""
+        if not self.started and not self.in_time:
+            raise _late(self.call)
+        self.started = True
+        if (mine := self.session.open_attempts.get(self.attempt_id)) is not None:
+            mine.started = True
+
+    @property
+    def in_time(self) -> bool:
+        """Whether the effect may still start."""
+        return self.call.unconfirmed or self.session.engine.clock.monotonic() < self.expires
+
+    def recorded_result(self) -> Any:
+        """The result that the winner recorded.
+
+        Raises ResultNotRecordedError if it was too large or not encodable.
+        """
+        return recorded_result(self.operation)
+
+
+def recorded_result(operation: Operation) -> Any:
+    """The recorded result of a committed operation, decoded.
+
+    Raises ResultNotRecordedError: it is committed, but the result is not in the ledger.
+    """
+    form, settled = operation.result_form, operation.settled
+    if form is ResultForm.JSON and settled is not None and settled.result is not None:
+        return json.loads(settled.result)
+    if form is ResultForm.NONE:
+        return None
+    raise ResultNotRecordedError(
+        f"operation {operation.op_id} is committed, but its result is not in the ledger ({form.value}).",
+        next_step="Read it from the tool's own system; do not run the operation again.",
+        op_id=operation.op_id,
+        form=form.value,
+        digest=settled.result_digest if settled else "",
+        reference=settled.result_reference if settled else "",
+    )
+
+
+# -- begin -----------------------------------------------------------------------------
+
+
+async def begin(session: SessionState, call: Call) -> Claim:
+    """Claim an operation, or learn what became of it. See the module for the steps.
+
+    Raises:
+        OperationInFlightError, OperationInDoubtError: nobody may run it now.
+        OperationConflictError: other identity arguments, tool, or class under this op_id.
+        FencedError: this session is over. DivergenceHeldError: declare the attempt first.
+        TooManyAttemptsError, RecordTooLargeError: the operation is full.
+        StaleProjectionError, OutcomeUnknownError: nothing was run, and nothing will be.
+    """
+    session.require_live()
+    call = _declared_call(session, call)
+    patience = session.engine.clock.monotonic() + call.wait_s
+    while True:
+        view = await session.engine.view.operation(call.op_id)
+        operation = view.operation
+        _require_same(operation, call)
+        settled = await _settled(session, call, view)
+        if settled is not None:
+            return settled
+        if operation.status is Status.OWNED:
+            await _wait_for_owner(session, call, view, patience)
+            continue
+        _require_declared(session, call)
+        if call.unconfirmed:
+            return _claim(session, call, operation, view.facts)
+        _require_room(session, call, view)
+        await _require_settled_log(session, view)
+        claim = await _intend(session, call, view)
+        if claim is not None:
+            return claim
+
+
+def _claim(session: SessionState, call: Call, operation: Operation, facts: History, attempt_id: str = "") -> Claim:
+    attempt_id = attempt_id or session.engine.new_id()
+    return Claim(session, call, True, operation, attempt_id, operation.round, facts)
+
+
+async def _settled(session: SessionState, call: Call, view: OperationView) -> Claim | None:
+    """The claim of a committed operation (absorbed); raises when it is in doubt."""
+    operation = view.operation
+    if view.seen.unsafe or operation.status is Status.UNSAFE:
+        raise _in_doubt(call, view.seen.unsafe or "it holds a fact of an unknown kind")
+    if operation.status is Status.COMMITTED:
+        settled = operation.settled
+        if settled is None or settled.session_id != session.session_id or settled.seq == 0:
+            await session.note_absorbed(call.op_id, operation.round, call.tool)
+        return Claim(session, call, False, operation, round=operation.round)
+    if operation.status is Status.IN_DOUBT:
+        reason = operation.owner.outcome.reason if operation.owner and operation.owner.outcome else ""
+        raise _in_doubt(call, reason or "its owner could not tell whether the effect happened")
+    if operation.status is Status.OWNED and view.seen.owner_ended:
+        raise _in_doubt(call, "the session that owned it is over and left no outcome")
+    return None
+
+
+async def _wait_for_owner(session: SessionState, call: Call, view: OperationView, patience: float) -> None:
+    """Wait until the owner decides. Past `patience` raises; a deadline is no permit to run."""
+    engine, version = session.engine, view.operation.version
+
+    async def moved() -> bool | None:
+        now = await engine.view.operation(call.op_id)
+        return True if now.operation.version != version or now.seen.owner_ended else None
+
+    if await engine.wait_until(view.partition, moved, deadline=patience) is not None:
+        return
+    owner = view.operation.owner
+    details = {"op_id": call.op_id, "owner": owner.intent.session_id if owner else ""}
+    if owner is not None and await engine.lives(owner.intent.session_id):
+        raise OperationInFlightError(
+            f"operation {call.op_id} is in flight: its owner ({owner.intent.agent_id}/"
+            f"{owner.intent.branch_id}) lives and has not decided within {call.wait_s:g} s.",
+            next_step="Wait longer, or look with `fencepost ops show`; it must not be run meanwhile.",
+            **details,
+        )
+    raise _in_doubt(call, "the session that owned it has not been heard of", **details)
+
+
+async def _intend(session: SessionState, call: Call, view: OperationView) -> Claim | None:
+    """Steps 2 to 4: publish the intent, have it confirmed. None: look at the op again."""
+    engine = session.engine
+    started = engine.clock.monotonic()
+    attempt_id = engine.new_id()
+    fact = _intent(session, call, attempt_id, view.operation.round)
+    session.open_attempts[attempt_id] = OpenAttempt(call.op_id, view.operation.round)
+    try:
+        return await _publish_and_confirm(session, call, view, fact, started + call.deadline_s)
+    except (RecordTooLargeError, PublishRefusedError):
+        session.sequence.void(fact.seq)
+        session.open_attempts.pop(attempt_id, None)
+        raise
+    except BaseException:
+        # Whatever became of the intent, it certainly never ran: a cancelled or failed begin
+        # must not leave an operation that looks owned.
+        if attempt_id in session.open_attempts:
+            _withdraw(session, call, attempt_id, view.operation.round, view.facts)
+        raise
+
+
+async def _publish_and_confirm(
+    session: SessionState, call: Call, view: OperationView, intent: EffectFact, expires: float
+) -> Claim | None:
+    engine = session.engine
+    offset = await engine.publish_effect(intent, view.facts)
+    found: list[tuple[Operation, History]] = []
+
+    async def confirmed() -> Attempt | None:
+        operation, facts = await engine.view.folded(call.op_id)
+        found[:] = [(operation, facts)]
+        return operation.attempts.get(intent.attempt_id)
+
+    attempt = await engine.wait_until(view.partition, confirmed, deadline=expires, beyond=offset)
+    if attempt is None:
+        raise _late(call)
+    return await _confirmed(session, call, attempt, found[0], expires)
+
+
+async def _confirmed(
+    session: SessionState, call: Call, attempt: Attempt, found: tuple[Operation, History], expires: float
+) -> Claim | None:
+    operation, facts = found
+    if attempt.state is AttemptState.OWNER and operation.owner is attempt:
+        claim = _claim(session, call, operation, facts, attempt.attempt_id)
+        claim.expires = expires
+        if not claim.in_time:
+            raise _late(call)
+        return claim
+    session.open_attempts.pop(attempt.attempt_id, None)
+    if attempt.state is AttemptState.REJECTED:
+        session.ended = session.ended or "its branch was fenced"
+        raise FencedError(
+            f"the intent for {call.op_id} was rejected: session {session.session_id} of "
+            f"{session.agent_id}/{session.branch_id} is fenced. Nothing was run.",
+            next_step="Open a new session and replay forward.",
+            session_id=session.session_id,
+            reason="its branch was fenced",
+        )
+    _require_same(operation, call)
+    return None
+
+
+def _withdraw(session: SessionState, call: Call, attempt_id: str, round_number: int, facts: History) -> None:
+    """Free the operation: this attempt certainly never ran."""
+    fact = _outcome(session, call, attempt_id, round_number, EffectKind.FAILED)
+    session.open_attempts.pop(attempt_id, None)
+    session.in_background(
+        session.engine.publish_effect(replace(fact, reason="withdrawn: it was not started in time"), facts)
+    )
+
+
+# -- what begin refuses ----------------------------------------------------------------
+
+
+def _require_same(operation: Operation, call: Call) -> None:
+    first = operation.first
+    if first is None:
+        return
+    recorded = (first.tool, first.effect_class, first.order_safe, first.identity_digest)
+    given = (call.tool, call.effect_class, call.order_safe, call.identity_digest)
+    if recorded == given:
+        return
+    told = _readable(first.tool, first.effect_class, first.arguments)
+    asked = _readable(call.tool, call.effect_class, call.arguments)
+    raise OperationConflictError(
+        f"operation {call.op_id} is recorded as {told}, and was now asked for as {asked}.",
+        next_step="Use another key for another effect, or correct the arguments.",
+        op_id=call.op_id,
+        recorded=told,
+        given=asked,
+    )
+
+
+def _readable(tool: str, effect_class: EffectClass, arguments: bytes | None) -> str:
+    shown = arguments.decode() if arguments is not None else "arguments not kept"
+    return f"{tool} [{effect_class.value}] {shown}"
+
+
+def _require_room(session: SessionState, call: Call, view: OperationView) -> None:
+    limits = session.engine.limits
+    attempts = len(view.operation.attempts)
+    if attempts >= limits.max_attempts:
+        raise TooManyAttemptsError(
+            f"operation {call.op_id} has {attempts} attempts; the limit is {limits.max_attempts}.",
+            next_step="Find out why it fails (`fencepost ops show`); use another key for new work.",
+            op_id=call.op_id,
+            attempts=attempts,
+            limit=limits.max_attempts,
+        )
+    size = sum(len(fact) for _, fact in view.facts)
+    if size > limits.max_history_bytes:
+        raise RecordTooLargeError(
+            f"operation {call.op_id} has {size} bytes of history; an outcome might not fit any more.",
+            next_step="Use another key for new work; record large results by reference.",
+            size_bytes=size,
+            limit_bytes=limits.max_history_bytes,
+        )
+
+
+async def _require_settled_log(session: SessionState, view: OperationView) -> None:
+    header, limits = view.header, session.engine.limits
+    if not header.settled_time_ms:
+        return
+    debt_s = (header.now_ms - header.settled_time_ms) / 1000
+    if debt_s > limits.min_compaction_lag_s / 2:
+        raise StaleProjectionError(
+            f"{view.partition} owes re-assertions that are {debt_s:.0f} s old; claims stop until they "
+            "are paid, since the log cleaner could overtake them.",
+            next_step="See `fencepost projector lag`: a projector must run and be able to publish.",
+            partition=str(view.partition),
+        )
+
+
+def _declared_call(session: SessionState, call: Call) -> Call:
+    """After a gated rollback: an attempt declared the same as a crossed effect becomes that."""
+    how, other = session.declared.get(call.op_id, ("", ""))
+    if how != "same":
+        return call
+    values = {name: getattr(call, name) for name in Call.__dataclass_fields__}
+    return Call(**{**values, "op_id": other})
+
+
+def _require_declared(session: SessionState, call: Call) -> None:
+    if call.unconfirmed or call.op_id in session.crossed or call.op_id in session.declared:
+        return
+    candidates = sorted(c.op_id for c in session.crossed.values() if c.tool == call.tool)
+    if candidates:
+        raise DivergenceHeldError(
+            f"{call.op_id} is held: after the gated rollback {call.tool} was called for something that "
+            f"matches none of the effects that were gone back over ({', '.join(candidates[:5])}).",
+            next_step="Declare it with `declare_new(op_id)` or `declare_same(op_id, as_=…)`.",
+            op_id=call.op_id,
+            candidates=candidates,
+        )
+
+
+def _in_doubt(call: Call, why: str, **details: Any) -> OperationInDoubtError:
+    return OperationInDoubtError(
+        f"operation {call.op_id} ({call.tool}) is in doubt: {why}. It may or may not have happened.",
+        next_step="Find out outside, then settle it with `fencepost in-doubt resolve` or a probe.",
+        **{"op_id": call.op_id, **details},
+    )
+
+
+def _late(call: Call) -> StaleProjectionError:
+    return StaleProjectionError(
+        f"the intent for {call.op_id} was not confirmed within {call.deadline_s:g} s. It was withdrawn; "
+        "nothing was run.",
+        next_step="See `fencepost projector lag`; start one with `fencepost projector run`.",
+        op_id=call.op_id,
+    )
+
+
+# -- settle ----------------------------------------------------------------------------
+
+
+async def commit(claim: Claim, value: Any, *, reference: str = "", encode: Callable[[Any], bytes] | None = None) -> None:  # fmt: skip
+    """The effect happened. A result that cannot be encoded is still a commit.
+
+    Raises OutcomeUnknownError with `result` attached when the commit cannot be published.
+    """
+    form, data, why = encode_result(value, claim.session.engine.limits.max_result_bytes, encode)
+    fact = replace(
+        _outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.COMMITTED),
+        result=data if form is ResultForm.JSON else None,
+        result_form=form,
+        result_digest=digest(data) if data is not None else "",
+        result_reference=reference,
+        error=why,
+    )
+    claim.value = value
+    await _settle(claim, fact, "committed")
+
+
+async def fail(claim: Claim, why: str) -> None:
+    """The effect certainly did not happen; the operation is free again."""
+    if claim.call.unconfirmed:  # nothing was claimed, so there is nothing to free
+        _decided(claim, "failed")
+        return
+    fact = _outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.FAILED)
+    await _settle(claim, replace(fact, error=why), "failed")
+
+
+async def doubt(claim: Claim, why: str) -> None:
+    """The effect may or may not have happened. Only a probe, an operator, or a late outcome decides."""
+    if claim.call.unconfirmed:
+        _decided(claim, "in doubt")
+        return
+    fact = _outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.IN_DOUBT)
+    await _settle(claim, replace(fact, reason=why, error=why), "in doubt")
+
+
+async def _settle(claim: Claim, fact: EffectFact, decided: str) -> None:
+    session = claim.session
+    if claim.call.unconfirmed:
+        session.in_background(session.engine.publish_effect(fact, claim.history))
+        _decided(claim, decided)
+        return
+    try:
+        await session.engine.publish_effect(fact, claim.history)
+    except OutcomeUnknownError as error:
+        raise OutcomeUnknownError(
+            f"the outcome of {claim.call.op_id} ({decided}) could not be published; the ledger shows it "
+            "as owned or in doubt.",
+            next_step="Keep the attached result; settle it with `fencepost in-doubt resolve`.",
+            op_id=claim.call.op_id,
+            result=claim.value,
+        ) from error
+    _decided(claim, decided)
+
+
+def _decided(claim: Claim, decided: str) -> None:
+    claim.decided = decided
+    claim.session.open_attempts.pop(claim.attempt_id, None)
+
+
+def encode_result(
+    value: Any, limit: int, encode: Callable[[Any], bytes] | None = None
+) -> tuple[ResultForm, bytes | None, str]:
+    """(form, JSON bytes, why it could not be encoded) of a result; `limit` in bytes."""
+    if value is None:
+        return ResultForm.NONE, None, ""
+    try:
+        data = encode(value) if encode else _json(value)
+    except Exception as error:  # noqa: BLE001 (any encoder may raise anything; a commit it stays)
+        return ResultForm.NOT_ENCODABLE, None, f"{type(error).__name__}: {error}"[:300]
+    return (ResultForm.JSON if len(data) <= limit else ResultForm.TOO_LARGE), data, ""
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+# -- facts -----------------------------------------------------------------------------
+
+
+def _intent(session: SessionState, call: Call, attempt_id: str, round_number: int) -> EffectFact:
+    return EffectFact(
+        kind=EffectKind.INTENDED,
+        arguments=_kept(session, call),
+        resource=call.resource,
+        cascades=call.cascades,
+        supplied_key=call.supplied_key[:200],
+        idempotency_key=idempotency_key(call.op_id, round_number),
+        deadline_s=call.deadline_s,
+        longest_run_s=call.longest_run_s,
+        **_common(session, call, attempt_id, round_number),
+    )
+
+
+def _kept(session: SessionState, call: Call) -> bytes | None:
+    if call.arguments is None or len(call.arguments) > session.engine.limits.max_arguments_bytes:
+        return None
+    return call.arguments
+
+
+def _outcome(session: SessionState, call: Call, attempt_id: str, round_number: int, kind: EffectKind) -> EffectFact:
+    kept = _kept(session, call) if call.unconfirmed else None
+    return EffectFact(kind=kind, arguments=kept, **_common(session, call, attempt_id, round_number))
+
+
+def _common(session: SessionState, call: Call, attempt_id: str, round_number: int) -> dict[str, Any]:
+    return {
+        "op_id": call.op_id,
+        "attempt_id": attempt_id,
+        "agent_id": session.agent_id,
+        "branch_id": session.branch_id,
+        "session_id": session.session_id,
+        "epoch": session.epoch,
+        "seq": session.sequence.take(),
+        "round": round_number,
+        "tool": call.tool,
+        "effect_class": call.effect_class,
+        "order_safe": call.order_safe,
+        "identity_digest": call.identity_digest,
+        "content_digest": call.content_digest,
+        "time_ms": session.engine.clock.wall_ms(),
+    }

@@ -1,0 +1,233 @@
+"""From a decorated function's arguments, or plain values, to the call that the protocol runs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, get_type_hints
+
+from .attempts import Call
+from .errors import InvalidArgumentError
+from .facts import EffectClass
+from .identity import (
+    canonical,
+    check_id,
+    check_op_id,
+    derived_op_id,
+    digest,
+    keyed_op_id,
+)
+
+
+class EffectNotExecuted(Exception):  # noqa: N818 (says what is so, not that something is wrong)
+    """Raised by a tool to say that its effect certainly did not happen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectOptions:
+    """What is declared of a tool, once. See `AgentSession.effect` for the meaning of each."""
+
+    tool: str
+    kind: EffectClass
+    order_safe: bool = False
+    deadline_s: float = 30.0
+    wait_s: float = 30.0
+    longest_run_s: float | None = None
+    not_executed: tuple[type[BaseException], ...] = ()
+    record: bool = False
+
+    def __post_init__(self) -> None:
+        check_id("tool", self.tool, limit=200)
+        if self.kind not in set(EffectClass) - {EffectClass.UNKNOWN}:
+            raise InvalidArgumentError(
+                f"kind: {self.kind!r} is not an effect class.",
+                next_step="Choose an EffectClass; IRREVERSIBLE when in doubt.",
+                field="kind",
+            )
+        if self.order_safe and self.kind is not EffectClass.IDEMPOTENT:
+            raise InvalidArgumentError(
+                "order_safe: only an IDEMPOTENT effect can be order-safe.",
+                next_step="Leave it out, or declare the effect IDEMPOTENT.",
+                field="order_safe",
+            )
+        for name in ("deadline_s", "wait_s", "longest_run_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 10**7:
+                raise InvalidArgumentError(
+                    f"{name}: {value!r} is not a number of seconds.", next_step="Pass 0 or more.", field=name
+                )
+
+    def call(
+        self,
+        *,
+        scope: str,
+        key: str | None = None,
+        identity: Mapping[str, Any] | None = None,
+        content: Mapping[str, Any] | None = None,
+        occurrence: int = 1,
+        resource: str = "",
+        cascades: Sequence[str] = (),
+        supplied_key: str = "",
+    ) -> Call:
+        """The call of one attempt. Raises InvalidArgumentError naming the field."""
+        if isinstance(occurrence, bool) or not _whole(occurrence) or occurrence < 1:
+            raise InvalidArgumentError(
+                f"occurrence: {occurrence!r} is not a whole number from 1.",
+                next_step="Number wanted repeats from 1.",
+                field="occurrence",
+            )
+        identity, content = dict(identity or {}), dict(content or {})
+        if key is not None:
+            op_id = keyed_op_id(tool=self.tool, key=check_id("key", key, limit=250), occurrence=occurrence)
+        else:
+            scope = check_id("scope", scope, limit=250)
+            op_id = derived_op_id(scope=scope, tool=self.tool, identity=identity, occurrence=occurrence)
+        return Call(
+            op_id=check_op_id(op_id),
+            tool=self.tool,
+            effect_class=self.kind,
+            order_safe=self.order_safe,
+            identity_digest=digest(canonical(identity, field="identity")),
+            content_digest=digest(canonical(content, field="content")),
+            arguments=canonical({**identity, **content}),
+            resource=resource,
+            cascades=tuple(cascades),
+            supplied_key=supplied_key,
+            deadline_s=self.deadline_s,
+            wait_s=self.wait_s,
+            longest_run_s=-1.0 if self.longest_run_s is None else self.longest_run_s,
+        )
+
+    def certainly_not(self, error: BaseException) -> bool:
+        """Whether this exception says that the effect did not happen, or that a repeat does no harm."""
+        return isinstance(error, (EffectNotExecuted, *self.not_executed))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A decorated function and how its arguments name the operation."""
+
+    function: Callable[..., Any]
+    options: EffectOptions
+    identity: tuple[str, ...] | None = None
+    content: tuple[str, ...] = ()
+    key: Callable[..., str] | None = None
+    scope: str | Callable[..., str] = ""
+    resource: str = ""
+    cascades: tuple[str, ...] = ()
+    key_argument: str = ""
+
+    def __post_init__(self) -> None:
+        named = {*(self.identity or ()), *self.content, *([self.key_argument] if self.key_argument else [])}
+        parameters = inspect.signature(self.function).parameters
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        unknown = sorted(named - set(parameters))
+        if unknown and not takes_any:
+            raise InvalidArgumentError(
+                f"identity: {self.options.tool} has no parameter {', '.join(unknown)}.",
+                next_step=f"Name some of: {', '.join(parameters)}.",
+                field="identity",
+            )
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, scope: str, occurrence: int) -> Call:
+        """The call that these arguments name. Raises TypeError as the function itself would."""
+        bound = inspect.signature(self.function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = _flat(bound)
+        supplied = values.pop(self.key_argument, None) if self.key_argument else None
+        content = {name: values[name] for name in self.content if name in values}
+        names = [n for n in values if n not in content] if self.identity is None else self.identity
+        identity = {name: values[name] for name in names if name in values}
+        keywords = {name: value for name, value in values.items()}
+        return self.options.call(
+            scope=self._scope(keywords) or scope,
+            key=_text("key", self.key(**keywords)) if self.key else None,
+            identity=identity,
+            content=content,
+            occurrence=occurrence,
+            resource=_filled("resource", self.resource, keywords),
+            cascades=[_filled("cascades", c, keywords) for c in self.cascades],
+            supplied_key="" if supplied is None else str(supplied),
+        )
+
+    def _scope(self, keywords: dict[str, Any]) -> str:
+        return _text("scope", self.scope(**keywords)) if callable(self.scope) else self.scope
+
+    def arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], idempotency_key: str
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments to run the function with: ours in place of a key that the model made up."""
+        if not self.key_argument:
+            return args, kwargs
+        bound = inspect.signature(self.function).bind(*args, **kwargs)
+        bound.arguments[self.key_argument] = idempotency_key
+        return bound.args, bound.kwargs
+
+    @cached_property
+    def _adapter(self) -> Any:
+        """A pydantic adapter of the return annotation, where it says more than plain JSON."""
+        try:
+            annotation = get_type_hints(self.function).get("return")
+        except (NameError, TypeError):
+            return None
+        if annotation in _PLAIN:
+            return None
+        from pydantic import PydanticSchemaGenerationError, TypeAdapter  # noqa: PLC0415 (heavy)
+
+        try:
+            return TypeAdapter(annotation)
+        except PydanticSchemaGenerationError:
+            return None
+
+    def encode(self, value: Any) -> bytes:
+        """The result as JSON, by the function's return annotation if it has a useful one."""
+        if self._adapter is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return bytes(self._adapter.dump_json(value))
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+    def decode(self, data: bytes) -> Any:
+        """What `encode` made, of the annotated type again."""
+        return json.loads(data) if self._adapter is None else self._adapter.validate_json(data)
+
+
+_PLAIN = (None, type(None), Any, dict, list, str, int, float, bool, object)
+
+
+def _flat(bound: inspect.BoundArguments) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            values.update(value)
+        elif name not in {"self", "cls"}:
+            values[name] = value
+    return values
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int)
+
+
+def _text(field: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise InvalidArgumentError(
+        f"{field}: must be text, not {type(value).__name__}.", next_step=f"Return a str as {field}.", field=field
+    )
+
+
+def _filled(field: str, template: str, values: Mapping[str, Any]) -> str:
+    try:
+        return template.format(**values)
+    except (KeyError, IndexError) as error:
+        raise InvalidArgumentError(
+            f"{field}: {template!r} names {error}, which is no argument of the tool.",
+            next_step=f"Use the tool's parameter names in {field}.",
+            field=field,
+        ) from error

@@ -1,0 +1,199 @@
+"""What one transaction of the embedded store does: append records, project them, pay debts.
+
+The projection is a part of the transaction that appends, so it is always applied and owes
+nothing; the fold is the same pure code that the projector runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..schemas.errors import EncodeError
+from . import history
+from .embedded_errors import set_back
+from .embedded_tables import (
+    PARTITIONS,
+    Row,
+    append,
+    begin_again,
+    log_bounds,
+    log_entries,
+    now_ms,
+    read_collection,
+    read_documents,
+    read_header,
+    write_step,
+)
+from .errors import PublishRefusedError, RecordTooLargeError
+from .projection import DEBTS, Debt, PartitionFold, document_of, reassertion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    import apsw
+
+    from .history import LogEntry, Record
+    from .ports import DocumentKey
+    from .positions import Partition
+
+MAX_RECORD_BYTES = 1_000_000
+"""Of a published record. A re-assertion may take what the codec allows: it is in no one's hand."""
+MAX_REASSERTIONS = 16
+_STEP_RECORDS = 500
+_KEEP_DOCUMENTS = 20_000
+
+
+class Transaction:
+    """Appends and projects within one open transaction.
+
+    Args:
+        sql: the connection; whoever began the transaction commits it.
+        path: the file, for messages.
+        ends: partition → where the log ended when this process looked last; it never gets shorter.
+    """
+
+    def __init__(self, sql: apsw.Connection, path: Path, ends: Mapping[Partition, int]) -> None:
+        self.sql = sql
+        self._path = path
+        self._ends = ends
+        self._folds: dict[Partition, PartitionFold] = {}
+
+    @property
+    def ends(self) -> dict[Partition, int]:
+        """Partition → next offset, of the partitions that were written."""
+        return {partition: fold.header.applied_offset for partition, fold in self._folds.items()}
+
+    def publish(self, partition: Partition, key: str, value: bytes) -> int:
+        """Append a record and everything that follows from it; the record's offset.
+
+        1. assign the offset and fold the record
+        2. while it leaves a debt, append the re-assertion and fold that
+        3. write the rows, the documents and the header
+
+        Guarantees: when it raises one of the errors below, the transaction is as it was before.
+
+        Raises:
+            RecordTooLargeError: the key's history would not fit into a record any more.
+            PublishRefusedError: the projection is not where the log ends.
+        """
+        fold = self._fold(partition)
+        offset = fold.header.applied_offset
+        writes: dict[DocumentKey, bytes | None] = {}
+        try:
+            rows = [self._applied(fold, key, value, writes)]  # 1
+            rows += self._pay(fold, writes)  # 2
+        except EncodeError as error:
+            del self._folds[partition]
+            raise RecordTooLargeError(
+                f"The history of {key!r} would not fit into a record: {error.reason}.",
+                next_step="Give this unit of work another op_id.",
+                size_bytes=len(value),
+                limit_bytes=MAX_RECORD_BYTES,
+            ) from error
+        except BaseException:
+            del self._folds[partition]
+            raise
+        append(self.sql, rows)  # 3
+        write_step(self.sql, partition, fold.header, writes)
+        return offset
+
+    def _pay(self, fold: PartitionFold, writes: dict[DocumentKey, bytes | None]) -> list[Row]:
+        """Re-assertions, already folded, that pay the oldest debts: all of them, but for a bound."""
+        rows: list[Row] = []
+        while fold.debts and len(rows) < MAX_REASSERTIONS:
+            owed = min(fold.debts, key=lambda name: (fold.debts[name], name))
+            rows.append(self._applied(fold, owed, self._reassertion(fold.partition, owed, writes), writes))
+            if owed in fold.debts:  # it cannot be paid, by this version at least; it stays noted
+                break
+        return rows
+
+    def rebuild(self, progress: Callable[[Partition, int, int], None]) -> None:
+        """Drop the projection and derive it again from the whole log, which holds every record."""
+        begin_again(self.sql)
+        self._folds.clear()
+        for partition in PARTITIONS:
+            self._rebuild(partition, log_bounds(self.sql, partition)[1], progress)
+
+    def _rebuild(self, partition: Partition, end: int, progress: Callable[[Partition, int, int], None]) -> None:
+        fold = PartitionFold(partition, read_header(self.sql, partition), {})
+        progress(partition, 0, end)
+        for start in range(0, end, _STEP_RECORDS):
+            stop = min(end, start + _STEP_RECORDS)
+            for entry in log_entries(self.sql, partition, start, stop):
+                self._apply(fold, entry)
+            fold.skip_to(stop)
+            step = fold.take_step()
+            write_step(self.sql, partition, step.header, step.writes)
+            fold.forget(keep=_KEEP_DOCUMENTS)
+            progress(partition, stop, end)
+        writes: dict[DocumentKey, bytes | None] = {}
+        append(self.sql, self._pay(fold, writes))  # only verdicts of a newer version are not in the log yet
+        write_step(self.sql, partition, fold.header, writes)
+
+    def _fold(self, partition: Partition) -> PartitionFold:
+        if partition not in self._folds:
+            header = read_header(self.sql, partition)
+            _, end = log_bounds(self.sql, partition)
+            if end < self._ends.get(partition, 0):
+                raise set_back(self._path, "went back to an older state", writing=True)
+            if header.applied_offset != end:
+                raise PublishRefusedError(
+                    f"The projection of {partition} stands at {header.applied_offset} and the log ends at {end}.",
+                    next_step="Run `fencepost projector rebuild`.",
+                )
+            debts = read_collection(self.sql, partition, DEBTS)
+            noted = {document.key: Debt.read(value) for document, value in debts.items()}
+            self._folds[partition] = PartitionFold(partition, header, noted)
+        return self._folds[partition]
+
+    def _applied(self, fold: PartitionFold, key: str, value: bytes, writes: dict[DocumentKey, bytes | None]) -> Row:
+        # What is folded is what a rebuild will read: the bytes, not the caller's object.
+        row = Row(fold.partition, fold.header.applied_offset, now_ms(), key, value)
+        self._apply(fold, history.read_entry(row.partition, row.offset, row.time_ms, key=key.encode(), value=value))
+        writes.update(fold.take_step().writes)
+        return row
+
+    def _apply(self, fold: PartitionFold, entry: LogEntry) -> None:
+        needs = fold.needs(entry)
+        found = read_documents(self.sql, fold.partition, needs)
+        fold.provide({document: found.get(document) for document in needs})
+        fold.apply(entry)
+
+    def _reassertion(self, partition: Partition, key: str, writes: dict[DocumentKey, bytes | None]) -> bytes:
+        document = document_of(partition.topic, key)
+        known = None
+        if document is not None:
+            known = writes.get(document) or read_documents(self.sql, partition, [document]).get(document)
+        return history.encode(reassertion(key, known))
+
+
+def encoded(record: Record) -> bytes:
+    """The record's bytes for the log.
+
+    Raises:
+        RecordTooLargeError: over the limit.
+        PublishRefusedError: a value does not fit the record's schema.
+    """
+    try:
+        value = history.encode(record)
+    except EncodeError as error:
+        size = sum(len(fact) for _, fact in record.history) + len(record.fact or b"")
+        if size > MAX_RECORD_BYTES // 2:
+            raise _too_large(record.key, size) from error
+        raise PublishRefusedError(
+            f"The record of {record.key!r} cannot be encoded: {error.reason}. Nothing was written.",
+            next_step="Correct the value.",
+        ) from error
+    if len(value) > MAX_RECORD_BYTES:
+        raise _too_large(record.key, len(value))
+    return value
+
+
+def _too_large(key: str, size: int) -> RecordTooLargeError:
+    return RecordTooLargeError(
+        f"The record of {key!r} has {size} bytes, more than {MAX_RECORD_BYTES}. Nothing was written.",
+        next_step="Hand large arguments and results over by digest and reference.",
+        size_bytes=size,
+        limit_bytes=MAX_RECORD_BYTES,
+    )

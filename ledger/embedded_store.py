@@ -1,0 +1,272 @@
+"""The ports of the embedded store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, TypeVar
+
+from . import embedded_tables as tables
+from .embedded_apply import encoded
+from .embedded_checks import look_at_place, look_at_projection
+from .embedded_errors import DatabaseError, translate
+from .embedded_file import DatabaseFile
+from .embedded_reader import Reader
+from .embedded_threads import Reply
+from .embedded_writer import Job, Writer
+from .errors import StoreUnavailableError
+from .ports import DocumentKey, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import apsw
+
+    from .embedded_apply import Transaction
+    from .embedded_file import Connection
+    from .history import LogEntry, Record
+    from .ports import Check, Header
+    from .positions import Partition, Topic
+
+T = TypeVar("T")
+
+
+class _Process:
+    """The process that opened the store: no other may use it."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    @property
+    def is_this(self) -> bool:
+        """Whether it is the one that runs. A process forked later has no threads and no locks."""
+        return os.getpid() == self._pid
+
+    def require(self) -> None:
+        """Raise StoreUnavailableError in any other process."""
+        if not self.is_this:
+            raise StoreUnavailableError(
+                "This ledger was opened before the process was forked.",
+                next_step="Open the ledger after the fork, once in each process.",
+            )
+
+
+class EmbeddedLog:
+    """Port `Log`: appends to the file; a record is applied when its publish returns."""
+
+    def __init__(self, writer: Writer, process: _Process) -> None:
+        self._writer = writer
+        self._process = process
+
+    def partitions(self, topic: Topic) -> int:
+        """One."""
+        del topic
+        return 1
+
+    def partition_of(self, topic: Topic, key: str) -> int:
+        """0."""
+        del topic, key
+        return 0
+
+    async def publish(self, partition: Partition, record: Record) -> int:
+        """Append `record`, project it, and pay the debts that it leaves; its offset.
+
+        Guarantees: on return it is synced to disk and applied. A cancelled call may still be written.
+
+        Raises:
+            RecordTooLargeError, PublishRefusedError: certainly not written.
+            StoreUnavailableError: certainly not written, and may succeed later.
+            OutcomeUnknownError: the disk failed in the COMMIT; safe to publish again.
+        """
+        tables.require_partition(partition)
+        value = encoded(record)
+        return await self.write(lambda transaction: transaction.publish(partition, record.key, value))
+
+    async def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
+        """What `work` returns, once its transaction is committed; see `Job`."""
+        self._process.require()
+        reply: Reply[T] = Reply()
+        self._writer.submit(Job(work, reply, alone))
+        return await reply.future
+
+    async def close(self) -> None:
+        """Write what was published, within a bound, and release the connection."""
+        if self._process.is_this:
+            await self._writer.close()
+
+
+class EmbeddedProjection:
+    """Port `Projection`: reads documents and header from one snapshot."""
+
+    def __init__(self, reader: Reader, log: EmbeddedLog, process: _Process) -> None:
+        self._reader = reader
+        self._log = log
+        self._process = process
+
+    async def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
+        """The documents under `keys` that exist. Raises StoreError, StoreUnavailableError."""
+        return await self.look(
+            lambda sql: Snapshot(self._reader.header(sql, partition), tables.read_documents(sql, partition, keys))
+        )
+
+    async def scan(self, partition: Partition, collection: str) -> Snapshot:
+        """A whole collection, atomically. Raises StoreError, StoreUnavailableError."""
+        return await self.look(
+            lambda sql: Snapshot(
+                self._reader.header(sql, partition), tables.read_collection(sql, partition, collection)
+            )
+        )
+
+    async def page(
+        self, partition: Partition, collection: str, *, cursor: str = "", count: int = 500
+    ) -> tuple[Snapshot, str]:
+        """At most `count` documents and the cursor of the next page ("" at the end), in the order of keys.
+
+        Raises:
+            StoreError, StoreUnavailableError: nothing could be read.
+        """
+        after = cursor[1:] if cursor else None  # a cursor is ">" and a key, so that it is never empty
+
+        def work(sql: apsw.Connection) -> Snapshot:
+            documents = tables.read_collection(sql, partition, collection, after=after, count=max(count, 1))
+            return Snapshot(self._reader.header(sql, partition), documents)
+
+        snapshot = await self.look(work)
+        keys = list(snapshot.documents)
+        return snapshot, f">{keys[-1].key}" if len(keys) >= max(count, 1) else ""
+
+    async def advanced(self, partition: Partition, beyond: int, *, timeout_s: float) -> Header:
+        """Wait until `applied_offset > beyond` or the time is up; the header in both cases.
+
+        Raises:
+            StoreError, StoreUnavailableError: the file cannot be read.
+        """
+        self._process.require()
+        tables.require_partition(partition)
+        reply: Reply[Header] = Reply()
+        self._reader.wait(partition, beyond, timeout_s, reply)
+        return await reply.future
+
+    async def beat(self, session_ids: Sequence[str]) -> None:
+        """Say that these sessions live; shares a transaction with what is being published."""
+        await self._log.write(lambda transaction: tables.write_beats(transaction.sql, session_ids))
+
+    async def beats(self, session_ids: Sequence[str]) -> Mapping[str, float]:
+        """Seconds since the last beat of each session that ever beat and is remembered."""
+        return await self.look(lambda sql: tables.read_beats(sql, session_ids))
+
+    async def look(self, work: Callable[[apsw.Connection], T]) -> T:
+        """What `work` reads, from one snapshot."""
+        self._process.require()
+        reply: Reply[T] = Reply()
+        self._reader.submit(work, reply)
+        return await reply.future
+
+    async def close(self) -> None:
+        """Release the connection."""
+        if self._process.is_this:
+            await self._reader.close()
+
+
+class EmbeddedReader:
+    """Port `LogReader`: reads on a connection of its own, in the caller's thread."""
+
+    def __init__(self, file: DatabaseFile, process: _Process) -> None:
+        self._file = file
+        self._process = process
+        self._connection: Connection | None = None
+
+    def bounds(self, partition: Partition) -> tuple[int, int]:
+        """(first offset, next offset to be written). Raises StoreError, StoreUnavailableError."""
+        try:
+            return tables.log_bounds(self._sql(), partition)
+        except DatabaseError as error:
+            raise translate(error, self._file.path, writing=False) from error
+
+    def entries(self, partition: Partition, *, start: int = 0, end: int | None = None) -> Iterator[LogEntry]:
+        """Entries with start <= offset < end, in order; end defaults to the present end.
+
+        Raises:
+            StoreError, StoreUnavailableError: the file cannot be read (on).
+        """
+        first, present = self.bounds(partition)
+        try:
+            yield from tables.log_entries(self._sql(), partition, max(start, first), present if end is None else end)
+        except DatabaseError as error:
+            raise translate(error, self._file.path, writing=False) from error
+
+    def close(self) -> None:
+        """Release the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None and self._process.is_this:
+            connection.close()
+
+    def _sql(self) -> apsw.Connection:
+        self._process.require()
+        if self._connection is None:
+            self._connection = self._file.connect(query_only=True)
+        return self._connection.sql
+
+
+class EmbeddedStore:
+    """Port `Store`: a ledger in one file.
+
+    Args:
+        url: as the user gave it.
+        path: the file.
+    """
+
+    def __init__(self, url: str, path: Path) -> None:
+        self.url = url
+        self.path = path
+        self._process = _Process()
+        self._file = DatabaseFile(path)
+        self._reading = Reader(self._file)
+        self.log = EmbeddedLog(Writer(self._file, self._reading.poke), self._process)
+        self.projection = EmbeddedProjection(self._reading, self.log, self._process)
+
+    def reader(self) -> EmbeddedReader:
+        """A new reader of the log; the caller closes it."""
+        return EmbeddedReader(self._file, self._process)
+
+    async def initialise(self, *, partitions: int = 1, development: bool = False, generation: int = 0) -> None:
+        """Create the file and its tables; does nothing to what exists already.
+
+        Args:
+            partitions: not heeded, there is always one per topic.
+            development: not heeded, nothing is weaker here.
+            generation: the log generation of a new file (higher than that of the ledger it takes over from).
+
+        Raises:
+            StoreError: the file is another program's, or of a newer version.
+            StoreUnavailableError: it is locked, or the place cannot be written.
+        """
+        del partitions, development
+        self._process.require()
+        await asyncio.get_running_loop().run_in_executor(None, self._file.create, generation)
+
+    async def rebuild(self, progress: Callable[[Partition, int, int], None] = lambda *_: None) -> None:
+        """Drop the projection and derive it again from the log: other incarnation, same documents.
+
+        Writers wait meanwhile (and give up after ten seconds); readers see the former projection
+        until it is done. An error leaves everything as it was.
+
+        Args:
+            progress: called as (partition, records applied, records in all) in the writer's thread.
+
+        Raises:
+            StoreError: the log cannot be read, or the result not be written.
+        """
+        await self.log.write(lambda transaction: transaction.rebuild(progress), alone=True)
+
+    async def check(self) -> Sequence[Check]:
+        """Every guarantee that this store gives, looked at now."""
+        self._process.require()
+        place = await asyncio.get_running_loop().run_in_executor(None, look_at_place, self.path)
+        return [*place, *await look_at_projection(self.log.write, self.projection.look)]
+
+    async def close(self) -> None:
+        """Close both sides."""
+        await self.log.close()
+        await self.projection.close()

@@ -1,0 +1,152 @@
+"""The writing thread of the embedded store.
+
+It takes everything that is waiting into one transaction (group commit), so that many agents
+share one sync of the disk, and answers nobody before the COMMIT has returned.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .embedded_apply import Transaction
+from .embedded_errors import DatabaseError, defect, may_go_on, translate, unknown_outcome
+from .embedded_tables import forget_beats
+from .embedded_threads import Reply, Worker
+from .errors import FencepostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .embedded_file import Connection, DatabaseFile
+    from .positions import Partition
+
+MAX_BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something to do in a transaction of the writer.
+
+    Attributes:
+        work: does it; what it returns is given to `reply` once it is committed.
+        alone: in a transaction of its own, which any error rolls back. Other jobs share one, and
+            must leave it as it was when they raise anything but an error of the database.
+    """
+
+    work: Callable[[Transaction], Any]
+    reply: Reply[Any]
+    alone: bool = False
+
+
+class Writer(Worker):
+    """Owns the writing connection.
+
+    Args:
+        file: what to connect to.
+        written: called in the writer's thread after each commit.
+    """
+
+    def __init__(self, file: DatabaseFile, written: Callable[[], None] = lambda: None) -> None:
+        super().__init__("fencepost-writer", file)
+        self._written = written
+        self._jobs: deque[Job] = deque()
+        self._ends: dict[Partition, int] = {}
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; jobs are done in order. Raises StoreUnavailableError, then nothing is written."""
+        with self._changed:
+            self._admit(len(self._jobs))
+            self._jobs.append(job)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while batch := self._take():
+            self._serve(batch)
+        self._drop()
+
+    def _take(self) -> list[Job]:
+        """What is waiting and goes into one transaction; nothing when the thread is to end."""
+        with self._changed:
+            while not self._jobs and not self._closed:
+                self._changed.wait()
+            batch: list[Job] = []
+            while self._jobs and len(batch) < MAX_BATCH and not (batch and (batch[0].alone or self._jobs[0].alone)):
+                batch.append(self._jobs.popleft())
+            return batch
+
+    def _serve(self, batch: list[Job]) -> None:
+        """Do all jobs in one transaction and answer them.
+
+        1. begin, in the file that this process knows
+        2. do each job; one that fails by itself fails alone
+        3. commit, and answer only then
+        """
+        jobs, committing = batch, False
+        try:
+            connection = self._begin()  # 1
+            transaction = Transaction(connection.sql, self._file.path, self._ends)
+            done = self._do(transaction, batch)  # 2
+            jobs, committing = [job for job, _ in done], True
+            connection.sql.execute("COMMIT")  # 3
+        except FencepostError as error:
+            self._undo()
+            for job in jobs:
+                job.reply.fail(error)
+        except DatabaseError as error:
+            self._give_up(jobs, error, committing=committing)
+        else:
+            self._ends.update(transaction.ends)
+            for job, value in done:
+                job.reply.give(value)
+            self._written()
+
+    def _begin(self) -> Connection:
+        if self._connection is None:
+            forget_beats(self._connected(query_only=False).sql)
+        self._file.require_in_place(writing=True)
+        connection = self._connected(query_only=False)
+        connection.sql.execute("BEGIN IMMEDIATE")
+        return connection
+
+    def _do(self, transaction: Transaction, batch: list[Job]) -> list[tuple[Job, object]]:
+        done: list[tuple[Job, object]] = []
+        for job in batch:
+            try:
+                done.append((job, job.work(transaction)))
+            except DatabaseError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the thread's outermost: one defect must not stop the others
+                failure = error if isinstance(error, FencepostError) else defect(error)
+                if failure is not error:
+                    failure.__cause__ = error
+                if job.alone:
+                    raise failure from failure.__cause__
+                job.reply.fail(failure)
+        return done
+
+    def _undo(self) -> bool:
+        """Roll back; whether that is certain. A connection that cannot do it is not used again."""
+        undone = self._connection is None or self._connection.rollback()
+        if not undone:
+            self._drop()
+        return undone
+
+    def _give_up(self, jobs: Sequence[Job], error: DatabaseError, *, committing: bool) -> None:
+        """Roll back and answer with what is known of the outcome.
+
+        A connection that saw the disk fail is not used again: what it has in memory may differ
+        from what is on the disk.
+        """
+        undone = self._undo()
+        if not may_go_on(error):
+            self._drop()
+        path = self._file.path
+        for job in jobs:
+            if committing and not (undone and may_go_on(error)):
+                failure: FencepostError = unknown_outcome(error, path)
+            else:
+                failure = translate(error, path, writing=True)
+            failure.__cause__ = error
+            job.reply.fail(failure)

@@ -1,0 +1,315 @@
+"""The engine: one background event loop a process, on which the protocol runs.
+
+Both faces use it: a synchronous call waits for the future, an asyncio call awaits it. The
+protocol's modules (`sessions.py`, `attempts.py`, `rollbacks.py`, `resolutions.py`) get all that
+they need from here: the store, the view, a clock, ids, and publishing that is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from . import log_keys
+from . import projection as docs
+from .errors import OutcomeUnknownError, StaleProjectionError, StoreUnavailableError
+from .facts import AgentFact, EffectFact, EffectKind, encode_agent, encode_effect
+from .history import History, Record
+from .ports import DocumentKey, Store
+from .positions import Partition, Position, Topic
+from .view import View
+
+T = TypeVar("T")
+
+BEAT_S = 2.0
+"""How often a living session says that it lives."""
+SILENT_S = 15.0
+"""A session that has not said so for this long is taken to be gone (advisory only)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the protocol, in seconds, bytes, and counts.
+
+    Attributes:
+        deadline_s: from an intent to the start of its effect; later it is withdrawn.
+        wait_s: for another owner's decision.
+        apply_s: for the projection to apply what was published.
+        publish_s: for an outcome to be acknowledged, over all tries.
+        max_result_bytes: larger results go by digest and reference.
+        max_history_bytes: a key's history may not grow beyond it by an intent, so that the
+            largest outcome always fits into a record.
+        max_attempts: of one operation.
+        min_compaction_lag_s: of the log; claims stop when the oldest debt is half as old.
+    """
+
+    deadline_s: float = 30.0
+    wait_s: float = 30.0
+    apply_s: float = 30.0
+    publish_s: float = 60.0
+    max_result_bytes: int = 256_000
+    max_arguments_bytes: int = 64_000
+    max_history_bytes: int = 500_000
+    max_attempts: int = 64
+    min_compaction_lag_s: float = 86_400.0
+
+
+class Clock:
+    """The engine's clock; tests give another one."""
+
+    def monotonic(self) -> float:
+        """Seconds that only go forward."""
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970: told to people, never decided by."""
+        return int(time.time() * 1000)
+
+
+@dataclass(slots=True)
+class Engine:
+    """Runs the protocol against one store.
+
+    Args:
+        new_id: makes ids for sessions, attempts, and rollbacks.
+    """
+
+    store: Store
+    limits: Limits = field(default_factory=Limits)
+    clock: Clock = field(default_factory=Clock)
+    new_id: Callable[[], str] = lambda: uuid.uuid4().hex
+    ledger_id: str = ""
+    view: View = field(init=False)
+    _beating: set[str] = field(default_factory=set)
+    _beater: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self.view = View(self.store)
+
+    async def start(self) -> None:
+        """Read which ledger this is. Raises StaleProjectionError when nobody has told in time."""
+        deadline = self.clock.monotonic() + self.limits.apply_s
+        while not self.ledger_id:
+            problem: StaleProjectionError | None = None
+            fact = None
+            try:
+                fact = await self.view.ledger_fact()
+            except StaleProjectionError as error:
+                problem = error
+            if fact is not None:
+                self.ledger_id = fact.ledger_id
+            elif self.clock.monotonic() >= deadline:
+                raise problem or StaleProjectionError(
+                    f"the ledger at {self.store.url} is not initialised.",
+                    next_step="Run `fencepost init`, and keep `fencepost projector run` running.",
+                )
+            else:
+                await asyncio.sleep(0.05)
+
+    async def close(self) -> None:
+        """Stop the heartbeat and close the store."""
+        if self._beater is not None:
+            self._beater.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._beater
+        await self.store.close()
+
+    # -- publishing --------------------------------------------------------------------
+
+    async def publish(self, partition: Partition, record: Record) -> int | None:
+        """Append a record, trying again while the outcome is unknown; its offset if told.
+
+        Raises:
+            OutcomeUnknownError: not acknowledged within `publish_s`; it may still be written.
+            RecordTooLargeError, PublishRefusedError: certainly not written.
+        """
+        deadline = self.clock.monotonic() + self.limits.publish_s
+        pause = 0.05
+        while True:
+            try:
+                return await self.store.log.publish(partition, record)
+            except (OutcomeUnknownError, StoreUnavailableError) as error:
+                if self.clock.monotonic() + pause >= deadline:
+                    raise OutcomeUnknownError(
+                        f"a record for {partition} was not acknowledged in {self.limits.publish_s:g} s; "
+                        "it may or may not be written.",
+                        next_step="Look at the operation with `fencepost ops show`; do not run it again.",
+                        key=record.key,
+                    ) from error
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+    async def publish_effect(self, fact: EffectFact, known: History) -> int | None:
+        """Publish an operation's fact on top of the history that is known."""
+        record = Record(fact.op_id, known, encode_effect(fact), fact.session_id)
+        return await self.publish(self.view.effects_partition(fact.op_id), record)
+
+    async def publish_agent(self, key: str, fact: AgentFact, known: History = ()) -> int | None:
+        """Publish an agent's fact under one of its keys."""
+        record = Record(key, known, encode_agent(fact), fact.session_id)
+        return await self.publish(self.view.agents_partition(fact.agent_id), record)
+
+    # -- waiting -----------------------------------------------------------------------
+
+    async def wait_until(
+        self,
+        partition: Partition,
+        look: Callable[[], Coroutine[Any, Any, T | None]],
+        *,
+        deadline: float,
+        beyond: int | None = None,
+    ) -> T | None:
+        """What `look` finds, looked at again whenever the projection moved; None in time.
+
+        Args:
+            deadline: on the monotonic clock.
+            beyond: the offset that must be applied, when it is known.
+        """
+        if beyond is not None:
+            await self._advanced(partition, beyond, deadline)
+            with contextlib.suppress(StaleProjectionError):
+                if (found := await look()) is not None:
+                    return found
+        while True:
+            applied = (await self.store.projection.read(partition, [])).header.applied_offset
+            with contextlib.suppress(StaleProjectionError):
+                if (found := await look()) is not None:
+                    return found
+            if self.clock.monotonic() >= deadline:
+                return None
+            await self._advanced(partition, applied, deadline)
+
+    async def _advanced(self, partition: Partition, beyond: int, deadline: float) -> None:
+        left = deadline - self.clock.monotonic()
+        if left > 0:
+            header = await self.store.projection.advanced(partition, beyond, timeout_s=min(left, 1.0))
+            while header.applied_offset <= beyond and (left := deadline - self.clock.monotonic()) > 0:
+                before = header
+                header = await self.store.projection.advanced(partition, beyond, timeout_s=min(left, 1.0))
+                if header.incarnation != before.incarnation:
+                    return
+
+    # -- fences ------------------------------------------------------------------------
+
+    async def fence(
+        self, agent_id: str, branch_ids: Iterable[str], epoch: Position, *, deadline: float, reason: str
+    ) -> None:
+        """Fence branches in every partition of the effects log, and wait until all is applied.
+
+        Raises StaleProjectionError when the projection does not get there in time.
+        """
+        await asyncio.gather(
+            *(
+                self._fence_one(partition, agent_id, branch_id, epoch, deadline=deadline, reason=reason)
+                for branch_id in branch_ids
+                for partition in self.view.partitions(Topic.EFFECTS)
+            )
+        )
+
+    async def _fence_one(
+        self, partition: Partition, agent_id: str, branch_id: str, epoch: Position, *, deadline: float, reason: str
+    ) -> None:  # fmt: skip
+        document = docs.fence_document(agent_id, branch_id)
+
+        async def raised() -> bool | None:
+            snapshot = await self.view.read(partition, [document])
+            at = docs.fence_epoch(docs.read_history(snapshot.documents.get(document)))
+            return True if at is not None and at >= epoch else None
+
+        snapshot = await self.store.projection.read(partition, [document])
+        known = docs.read_history(snapshot.documents.get(document))
+        fact = EffectFact(
+            kind=EffectKind.FENCED,
+            agent_id=agent_id,
+            branch_id=branch_id,
+            epoch=epoch,
+            reason=reason,
+            time_ms=self.clock.wall_ms(),
+        )
+        key = log_keys.fence(
+            agent_id, branch_id, partition.number, lambda k: self.store.log.partition_of(Topic.EFFECTS, k)
+        )
+        offset = await self.publish(partition, Record(key, known, encode_effect(fact), "fence"))
+        if await self.wait_until(partition, raised, deadline=deadline, beyond=offset) is None:
+            raise StaleProjectionError(
+                f"a fence for {agent_id}/{branch_id} was not applied in {partition} in time.",
+                next_step="See `fencepost projector lag`; start one with `fencepost projector run`.",
+                partition=str(partition),
+            )
+
+    # -- heartbeats --------------------------------------------------------------------
+
+    def begin_beating(self, session_id: str) -> None:
+        """Say regularly that this session lives (advisory)."""
+        self._beating.add(session_id)
+        if self._beater is None or self._beater.done():
+            self._beater = asyncio.get_running_loop().create_task(self._beat())
+
+    def stop_beating(self, session_id: str) -> None:
+        """Stop saying so."""
+        self._beating.discard(session_id)
+
+    async def _beat(self) -> None:
+        while self._beating:
+            with contextlib.suppress(StoreUnavailableError):
+                await self.store.projection.beat(sorted(self._beating))
+            await asyncio.sleep(BEAT_S)
+
+    async def lives(self, session_id: str) -> bool:
+        """Whether this session has said lately that it lives. Never decides about running."""
+        beats = await self.store.projection.beats([session_id])
+        return beats.get(session_id, SILENT_S) < SILENT_S
+
+
+class Loop:
+    """A background thread with the event loop that an engine runs on."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="fencepost", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run `work` on the loop; the future of its result."""
+        if os.getpid() != self._pid:
+            work.close()
+            raise StoreUnavailableError(
+                "this ledger was opened before a fork; its threads did not come along.",
+                next_step="Open the ledger in the child process, or start processes with `spawn`.",
+            )
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def stop(self) -> None:
+        """End the thread; what still runs is cancelled."""
+        if os.getpid() != self._pid or self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result(timeout=10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+        self._loop.close()
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def here() -> tuple[str, int]:
+    """(host name, process id), told to people in the log."""
+    return socket.gethostname(), os.getpid()

@@ -1,0 +1,123 @@
+"""Records and histories: what a log record carries, and how histories merge.
+
+A record carries its key's whole history, so that a log cleaner which keeps only the newest
+record of a key forgets nothing (DESIGN section 3). A history is a set of (position, fact
+bytes) that only grows; merging two is set union, so the order in which records are seen,
+repeats, and any legal compaction of the log make no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..schemas import codec
+from ..schemas.errors import SchemaError
+from .positions import Partition, Position
+
+
+class PositionedFact(NamedTuple):
+    """A fact's bytes and where it stands."""
+
+    position: Position
+    fact: bytes
+
+
+History = tuple[PositionedFact, ...]
+"""Positioned facts in log order, without repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one log record says: a key's known history and at most one new fact.
+
+    `fact` is None in a re-assertion, which pays a debt and says nothing new.
+    """
+
+    key: str
+    history: History = ()
+    fact: bytes | None = None
+    writer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A record as it was read from the log.
+
+    `record` is None when the bytes could not be taken as one; `problem` then says why.
+    `key` is None when the log key itself is missing or not text.
+    """
+
+    partition: Partition
+    offset: int
+    time_ms: int
+    key: str | None
+    record: Record | None
+    problem: str = ""
+
+
+def merge(*histories: Iterable[PositionedFact]) -> History:
+    """The union of histories, in log order."""
+    return tuple(sorted(set().union(*histories)))
+
+
+def facts_of(record: Record, position: Position) -> History:
+    """All that a record at `position` says: its history and its own new fact."""
+    if record.fact is None:
+        return merge(record.history)
+    return merge(record.history, (PositionedFact(position, record.fact),))
+
+
+def encode(record: Record) -> bytes:
+    """The record's bytes in single-object encoding; facts go in byte for byte."""
+    return codec.encode_record(_values(record))
+
+
+def decode(data: bytes) -> Record:
+    """The record in `data`. Raises schemas.DecodeError."""
+    return from_values(codec.decode_record(data))
+
+
+def _values(record: Record) -> dict[str, object]:
+    return {
+        "key": record.key,
+        "history": [{"generation": p.generation, "offset": p.offset, "fact": f} for p, f in record.history],
+        "fact": record.fact,
+        "writer": record.writer,
+    }
+
+
+def from_values(values: dict[str, object]) -> Record:
+    """The record that a codec decoded into plain values."""
+    items = values["history"]
+    assert isinstance(items, list)  # noqa: S101 (the codec's type, not input)
+    history = (PositionedFact(Position(i["generation"], i["offset"]), i["fact"]) for i in items)
+    fact = values["fact"]
+    assert fact is None or isinstance(fact, bytes)  # noqa: S101
+    return Record(str(values["key"]), merge(history), fact, str(values["writer"]))
+
+
+def to_values(record: Record) -> dict[str, object]:
+    """The record as plain values, for a codec of another wire format."""
+    return _values(record)
+
+
+def read_entry(partition: Partition, offset: int, time_ms: int, *, key: bytes | None, value: bytes | None) -> LogEntry:
+    """The log entry for raw bytes; never raises, a problem is part of the answer."""
+    try:
+        text = key.decode("utf-8") if key else None
+    except UnicodeDecodeError:
+        text = None
+    if text is None:
+        return LogEntry(partition, offset, time_ms, None, None, "the key is missing or is not UTF-8")
+    if value is None:
+        return LogEntry(partition, offset, time_ms, text, None, "the value is null (a tombstone)")
+    try:
+        record = decode(value)
+    except SchemaError as error:
+        return LogEntry(partition, offset, time_ms, text, None, f"undecodable: {error}")
+    if record.key != text:
+        problem = f"the record names another key ({record.key!r}) than the log key"
+        return LogEntry(partition, offset, time_ms, text, None, problem)
+    return LogEntry(partition, offset, time_ms, text, record)

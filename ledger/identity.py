@@ -1,0 +1,132 @@
+"""Names of operations, and the arguments that make them what they are.
+
+An op_id is an explicit business key, or scope + tool + canonical identity arguments. The
+canonical form is RFC 8785 (JSON Canonicalization Scheme); integers beyond 2**53, which that
+form cannot hold exactly, stand as tagged strings. Nothing that the model made up, and no
+thread, checkpoint, or tool-call id, ever enters.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime as dt
+import hashlib
+import math
+import uuid
+from collections.abc import Mapping
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import rfc8785
+
+from .errors import InvalidArgumentError
+
+MAX_ID_CHARS = 512
+_SAFE_INTEGER = 2**53 - 1
+
+
+def check_id(field: str, value: object, *, limit: int = MAX_ID_CHARS) -> str:
+    """`value` if it can be an id: text, not blank, printable, at most `limit` characters.
+
+    Raises InvalidArgumentError naming `field`.
+    """
+    if not isinstance(value, str):
+        problem = f"must be text, not {type(value).__name__}"
+    elif not value.strip():
+        problem = "must not be blank"
+    elif len(value) > limit:
+        problem = f"has {len(value)} characters; at most {limit} are allowed"
+    elif not value.isprintable():
+        problem = "holds a character that is not printable"
+    elif value != value.strip():
+        problem = "must not begin or end with white space"
+    else:
+        return value
+    raise InvalidArgumentError(f"{field}: {problem}.", next_step=f"Pass another {field}.", field=field)
+
+
+def check_op_id(value: object, field: str = "op_id") -> str:
+    """`value` if it can name an operation; `~` at the start is reserved."""
+    op_id = check_id(field, value)
+    if op_id.startswith("~"):
+        raise InvalidArgumentError(
+            f"{field}: a leading '~' is reserved.", next_step="Begin with another character.", field=field
+        )
+    return op_id
+
+
+def canonical(value: Any, *, field: str = "arguments") -> bytes:
+    """Canonical JSON of `value`. Raises InvalidArgumentError for what has no canonical form."""
+    try:
+        return rfc8785.dumps(_tagged(value, field))
+    except (rfc8785.CanonicalizationError, RecursionError, UnicodeEncodeError) as error:
+        raise InvalidArgumentError(
+            f"{field}: has no canonical JSON form ({error}).",
+            next_step="Use text, numbers, booleans, None, lists, and dicts with text keys.",
+            field=field,
+        ) from error
+
+
+def _tagged(value: Any, field: str) -> Any:  # noqa: PLR0911 (one return for each type)
+    if isinstance(value, Enum):
+        return _tagged(value.value, field)
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return value if -_SAFE_INTEGER <= value <= _SAFE_INTEGER else {"$int": str(value)}
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return int(value) if value.is_integer() and abs(value) <= _SAFE_INTEGER else value
+    elif isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {key: _tagged(item, field) for key, item in value.items()}
+    elif isinstance(value, (list, tuple)):
+        return [_tagged(item, field) for item in value]
+    elif isinstance(value, (set, frozenset)):
+        return {"$set": sorted((_tagged(item, field) for item in value), key=rfc8785.dumps)}
+    elif isinstance(value, Decimal):
+        return {"$decimal": str(value.normalize())}
+    elif isinstance(value, (dt.datetime, dt.date, dt.time)):
+        return {"$time": value.isoformat()}
+    elif isinstance(value, uuid.UUID):
+        return str(value)
+    elif isinstance(value, (bytes, bytearray)):
+        return {"$bytes": base64.b64encode(bytes(value)).decode()}
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _tagged(dataclasses.asdict(value), field)
+    elif hasattr(value, "model_dump"):
+        return _tagged(value.model_dump(mode="json"), field)
+    raise InvalidArgumentError(
+        f"{field}: a value of type {type(value).__name__} ({value!r:.60}) has no canonical form.",
+        next_step="Use text, finite numbers, booleans, None, lists, and dicts with text keys.",
+        field=field,
+    )
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def derived_op_id(*, scope: str, tool: str, identity: Mapping[str, Any], occurrence: int = 1) -> str:
+    """The op_id of a call without a business key: the same in every branch, replay, and retry.
+
+    Args:
+        scope: the unit of work that the user names: a run, a task, a ticket.
+        identity: the identity arguments.
+        occurrence: which wanted repeat this is, from 1.
+
+    Returns:
+        `tool:scope:DIGEST[#n]`; readable, with the arguments as a digest.
+    """
+    body = canonical({"scope": scope, "tool": tool, "identity": dict(identity)}, field="identity")
+    repeat = f"#{occurrence}" if occurrence != 1 else ""
+    return f"{tool}:{scope[:120]}:{digest(body)[:32]}{repeat}"
+
+
+def keyed_op_id(*, tool: str, key: str, occurrence: int = 1) -> str:
+    """The op_id of a call with a business key. The tool is part of it."""
+    repeat = f"#{occurrence}" if occurrence != 1 else ""
+    return f"{tool}:{key}{repeat}"

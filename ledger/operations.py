@@ -1,0 +1,377 @@
+"""The life of one logical operation, folded from its facts in log order.
+
+State is a pure function of the facts (DESIGN section 3.2): the history is a set, and this is
+one ordered pass over it. The rules, as `_take` applies them:
+
+    INTENDED   on a free op owns it; while it is owned or committed it is absorbed ("lost").
+               An attempt claims once: a repeat of its intent is nothing. An intent that was
+               rejected, names another round, or is of another identity never owns.
+    COMMITTED  by the owner settles the op. By anyone else it is never dropped: on a free op it
+               settles it, flagged; otherwise it is an anomaly (a possible double execution).
+    FAILED     by the owner frees the op: the effect certainly did not happen.
+    IN_DOUBT   by the owner: the effect may or may not have happened.
+    RESOLVED   counts if it names the version of the op that it stands on.
+    COMPENSATED ends the round; the next takes only intents that name it.
+    anything else makes the op unsafe.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from .facts import EffectClass, EffectFact, EffectKind, Outcome, ResultForm, decode_effect
+from .history import History
+from .positions import NOWHERE, Position
+
+
+class Status(StrEnum):
+    """Where an operation stands by its facts alone."""
+
+    FREE = "free"
+    OWNED = "owned"
+    COMMITTED = "committed"
+    IN_DOUBT = "in doubt"
+    UNSAFE = "unsafe"
+
+
+class AttemptState(StrEnum):
+    """What became of one attempt."""
+
+    OWNER = "owner"
+    LOST = "lost"
+    REJECTED = "rejected"
+    WRONG_ROUND = "wrong round"
+    CONFLICT = "conflict"
+    COMMITTED = "committed"
+    FAILED = "failed"
+    IN_DOUBT = "in doubt"
+    REPEATED = "repeated"
+    OVERRULED = "overruled"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try at the operation by one session. `intent` is the fact that began it."""
+
+    attempt_id: str
+    position: Position
+    intent: EffectFact
+    state: AttemptState
+    outcome: EffectFact | None = None
+    outcome_position: Position = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """Something that the ledger could not prevent and a person must look at."""
+
+    position: Position
+    attempt_id: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A resolution by a probe or an operator; `effective` if it named the right version."""
+
+    position: Position
+    fact: EffectFact
+    effective: bool
+
+
+@dataclass(slots=True)
+class Operation:
+    """An operation as its facts tell it.
+
+    Attributes:
+        first: the fact whose tool, class and identity define the operation (None: no facts).
+        owner: the attempt that owns or settled it; None while free.
+        settled: the fact that settled the present round, and `settled_at` its position.
+        version: names the last change of status; a resolution must quote it.
+        flagged: it was settled by a late commit of an attempt that was not the owner.
+    """
+
+    op_id: str
+    status: Status = Status.FREE
+    round: int = 1
+    first: EffectFact | None = None
+    owner: Attempt | None = None
+    settled: EffectFact | None = None
+    settled_at: Position = NOWHERE
+    version: str = ""
+    flagged: bool = False
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+    anomalies: list[Anomaly] = field(default_factory=list)
+    resolutions: list[Resolution] = field(default_factory=list)
+    compensations: list[EffectFact] = field(default_factory=list)
+    last_resolution: Position = NOWHERE
+
+    @property
+    def tool(self) -> str:
+        """The stable name of the tool, or "" when no fact has told it."""
+        return self.first.tool if self.first else ""
+
+    @property
+    def effect_class(self) -> EffectClass:
+        """The operation's class; UNKNOWN counts as irreversible."""
+        return self.first.effect_class if self.first else EffectClass.UNKNOWN
+
+    @property
+    def harmless(self) -> bool:
+        """Whether running it again does no harm whatever came in between."""
+        if self.first is None:
+            return False
+        return skips_confirmation(self.first.effect_class, order_safe=self.first.order_safe)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The key to hand to the tool in this round."""
+        return idempotency_key(self.op_id, self.round)
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether an anomaly stands that no resolution has acknowledged since."""
+        return any(a.position > self.last_resolution for a in self.anomalies)
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Content digests of all attempts, in log order, without repeats."""
+        digests = [a.intent.content_digest for a in self.attempts.values() if a.intent.content_digest]
+        return tuple(dict.fromkeys(digests))
+
+    @property
+    def result(self) -> bytes | None:
+        """Canonical JSON of the recorded result, if the round is committed and has one."""
+        return self.settled.result if self.settled and self.status is Status.COMMITTED else None
+
+    @property
+    def result_form(self) -> ResultForm:
+        """How the result was recorded."""
+        if self.settled is None or self.status is not Status.COMMITTED:
+            return ResultForm.UNKNOWN
+        return self.settled.result_form
+
+    def cleared_by(self, offset: int, generation: int) -> bool:
+        """Whether an effective resolution stands behind the record set aside at `offset`."""
+        return self.last_resolution > Position(generation, offset)
+
+
+def skips_confirmation(effect_class: EffectClass, *, order_safe: bool) -> bool:
+    """Whether an effect of this class may run without being confirmed as the only one."""
+    if effect_class is EffectClass.IDEMPOTENT:
+        return order_safe
+    return effect_class in {EffectClass.READ, EffectClass.REPEATABLE}
+
+
+def idempotency_key(op_id: str, round_number: int) -> str:
+    """The idempotency key of an operation's round: the same in every attempt and branch."""
+    digest = hashlib.sha256(op_id.encode()).hexdigest()
+    return f"fencepost-{digest[:40]}-{round_number}"
+
+
+def fold_operation(op_id: str, facts: History) -> Operation:
+    """The operation that these facts describe. Never raises for decodable facts."""
+    decoded = [(position, decode_effect(data)) for position, data in sorted(facts)]
+    rejected = {f.attempt_id for _, f in decoded if f.kind is EffectKind.REJECTED}
+    operation = Operation(op_id)
+    for position, fact in decoded:
+        rule = _RULES.get(fact.kind)
+        if rule is None:
+            operation.status = Status.UNSAFE
+            operation.version = str(position)
+        elif fact.kind is EffectKind.INTENDED:
+            _intended(operation, position, fact, rejected=fact.attempt_id in rejected)
+        else:
+            rule(operation, position, fact)
+    return operation
+
+
+def _same(operation: Operation, fact: EffectFact) -> bool:
+    first = operation.first
+    if first is None:
+        return True
+    return (first.tool, first.effect_class, first.order_safe, first.identity_digest) == (
+        fact.tool, fact.effect_class, fact.order_safe, fact.identity_digest
+    )  # fmt: skip
+
+
+def _change(operation: Operation, status: Status, position: Position) -> None:
+    operation.status = status
+    operation.version = str(position)
+
+
+def _settle(operation: Operation, position: Position, fact: EffectFact) -> None:
+    operation.settled, operation.settled_at = fact, position
+    _change(operation, Status.COMMITTED, position)
+
+
+def _intended(op: Operation, position: Position, fact: EffectFact, *, rejected: bool) -> None:
+    if fact.attempt_id in op.attempts:
+        return
+    attempt = Attempt(fact.attempt_id, position, fact, AttemptState.LOST)
+    op.attempts[fact.attempt_id] = attempt
+    if rejected:
+        attempt.state = AttemptState.REJECTED
+        return
+    if not _same(op, fact):
+        attempt.state = AttemptState.CONFLICT
+        return
+    if op.first is None:
+        op.first = fact
+    if fact.round != op.round:
+        attempt.state = AttemptState.WRONG_ROUND
+    elif op.status is Status.FREE:
+        attempt.state = AttemptState.OWNER
+        op.owner = attempt
+        _change(op, Status.OWNED, position)
+
+
+def _committed(op: Operation, position: Position, fact: EffectFact) -> None:
+    attempt = op.attempts.get(fact.attempt_id)
+    if attempt is None:
+        attempt = Attempt(fact.attempt_id, position, fact, AttemptState.LOST)
+        op.attempts[fact.attempt_id] = attempt
+        _unconfirmed(op, position, fact, attempt)
+        return
+    if attempt.state in {AttemptState.COMMITTED, AttemptState.REPEATED}:
+        return
+    attempt.outcome, attempt.outcome_position = fact, position
+    owns = op.owner is attempt
+    if owns and op.status in {Status.OWNED, Status.IN_DOUBT, Status.UNSAFE}:
+        attempt.state = AttemptState.COMMITTED
+        if op.status is not Status.UNSAFE:
+            _settle(op, position, fact)
+    elif owns and op.status is Status.COMMITTED:  # confirms what a resolution had said
+        attempt.state = AttemptState.COMMITTED
+        if op.settled is not None and op.settled.result is None:
+            op.settled, op.settled_at = fact, position
+    else:
+        _late_commit(op, position, fact, attempt)
+
+
+def _unconfirmed(op: Operation, position: Position, fact: EffectFact, attempt: Attempt) -> None:
+    """A commit without an intent: allowed to effects of which a repeat does no harm."""
+    attempt.outcome, attempt.outcome_position = fact, position
+    if not _same(op, fact):
+        attempt.state = AttemptState.CONFLICT
+        op.anomalies.append(Anomaly(position, fact.attempt_id, "committed under another operation's id"))
+        return
+    if op.first is None:
+        op.first = fact
+    if not skips_confirmation(fact.effect_class, order_safe=fact.order_safe):
+        _late_commit(op, position, fact, attempt)
+    elif op.status is Status.FREE and fact.round == op.round:
+        attempt.state = AttemptState.COMMITTED
+        op.owner = attempt
+        _settle(op, position, fact)
+    else:
+        attempt.state = AttemptState.REPEATED
+
+
+def _late_commit(op: Operation, position: Position, fact: EffectFact, attempt: Attempt) -> None:
+    """A commit of an attempt that is not the owner: it says that an effect happened."""
+    if op.status is Status.FREE and fact.round == op.round and attempt.state is not AttemptState.CONFLICT:
+        op.flagged = True
+        op.owner = attempt
+        attempt.state = AttemptState.COMMITTED
+        _settle(op, position, fact)
+        return
+    attempt.state = AttemptState.COMMITTED
+    what = f"committed although the operation was {op.status.value}: possible double execution"
+    op.anomalies.append(Anomaly(position, fact.attempt_id, what))
+
+
+def _failed(op: Operation, position: Position, fact: EffectFact) -> None:
+    attempt = op.attempts.get(fact.attempt_id)
+    if attempt is None or attempt.state in {AttemptState.FAILED, AttemptState.REJECTED}:
+        return
+    if attempt.state in {AttemptState.COMMITTED, AttemptState.REPEATED}:
+        op.anomalies.append(Anomaly(position, fact.attempt_id, "failed after it had committed"))
+        return
+    attempt.outcome, attempt.outcome_position = fact, position
+    if op.owner is attempt and op.status in {Status.OWNED, Status.IN_DOUBT}:
+        op.owner = None
+        _change(op, Status.FREE, position)
+    attempt.state = AttemptState.FAILED
+
+
+def _in_doubt(op: Operation, position: Position, fact: EffectFact) -> None:
+    attempt = op.attempts.get(fact.attempt_id)
+    if attempt is None or op.owner is not attempt or op.status is not Status.OWNED:
+        return
+    attempt.outcome, attempt.outcome_position = fact, position
+    attempt.state = AttemptState.IN_DOUBT
+    _change(op, Status.IN_DOUBT, position)
+
+
+def _resolved(op: Operation, position: Position, fact: EffectFact) -> None:
+    change = _RESOLUTIONS.get((op.status, fact.outcome))
+    effective = change is not None and fact.version == op.version
+    op.resolutions.append(Resolution(position, fact, effective))
+    if change is None or not effective:
+        return
+    op.last_resolution = position
+    change(op, position, fact)
+
+
+def _resolve_committed(op: Operation, position: Position, fact: EffectFact) -> None:
+    _settle(op, position, fact)
+
+
+def _resolve_absent(op: Operation, position: Position, fact: EffectFact) -> None:
+    del fact
+    if op.owner is not None:
+        op.owner.state = AttemptState.OVERRULED
+    op.owner = None
+    _change(op, Status.FREE, position)
+
+
+def _affirm(op: Operation, position: Position, fact: EffectFact) -> None:
+    del fact
+    op.version = str(position)
+
+
+def _end_round(op: Operation, position: Position, fact: EffectFact) -> None:
+    op.compensations.append(fact)
+    op.round += 1
+    op.owner = op.settled = None
+    op.settled_at = NOWHERE
+    op.flagged = False
+    _change(op, Status.FREE, position)
+
+
+def _compensated(op: Operation, position: Position, fact: EffectFact) -> None:
+    if op.status is Status.COMMITTED and fact.round == op.round:
+        _end_round(op, position, fact)
+
+
+def _nothing(op: Operation, position: Position, fact: EffectFact) -> None:
+    del op, position, fact
+
+
+Rule = Callable[[Operation, Position, EffectFact], None]
+
+_RESOLUTIONS: dict[tuple[Status, Outcome], Rule] = {
+    (Status.OWNED, Outcome.COMMITTED): _resolve_committed,
+    (Status.OWNED, Outcome.ABSENT): _resolve_absent,
+    (Status.IN_DOUBT, Outcome.COMMITTED): _resolve_committed,
+    (Status.IN_DOUBT, Outcome.ABSENT): _resolve_absent,
+    (Status.UNSAFE, Outcome.COMMITTED): _resolve_committed,
+    (Status.UNSAFE, Outcome.ABSENT): _resolve_absent,
+    (Status.COMMITTED, Outcome.COMMITTED): _affirm,
+    (Status.COMMITTED, Outcome.COMPENSATED): _end_round,
+    (Status.FREE, Outcome.ABSENT): _affirm,
+}
+
+_RULES: dict[EffectKind, Rule] = {
+    EffectKind.INTENDED: _nothing,  # handled with the verdicts in view
+    EffectKind.COMMITTED: _committed,
+    EffectKind.FAILED: _failed,
+    EffectKind.IN_DOUBT: _in_doubt,
+    EffectKind.RESOLVED: _resolved,
+    EffectKind.COMPENSATED: _compensated,
+    EffectKind.REJECTED: _nothing,
+}

@@ -1,0 +1,449 @@
+"""How a partition's projection is derived from its log: pure, one record at a time.
+
+The same code runs inside the embedded store's transactions and in the projector between
+Kafka and Redis. A shell loads the documents that `needs` names, calls `apply` for each
+record in order, and commits `take_step()` atomically, conditional on the applied offset
+that the step started from.
+
+What `apply` does with a record (DESIGN section 3):
+    1. set aside what cannot be taken as a record; its key becomes unsafe
+    2. union: the record's facts join those that are known of the key
+    3. verdict: a new intent behind a fence gets its REJECTED fact (only once opened)
+    4. debt: noted when the record leaves out a fact that is known, struck when it does not
+    5. indexes: agents, open operations, sequence numbers
+    6. the applied and the settled offset move
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..schemas.errors import DecodeError
+from . import history, log_keys
+from .facts import EffectFact, EffectKind, decode_agent, decode_effect, encode_effect
+from .history import History, LogEntry, PositionedFact, Record
+from .operations import Status, fold_operation
+from .ports import DocumentKey, Header, Step
+from .positions import Partition, Position, Topic
+
+OPS = "ops"
+OPEN = "open"
+FENCES = "fences"
+DEBTS = "debts"
+UNJUDGED = "unjudged"
+UNSAFE = "unsafe"
+SET_ASIDE = "set-aside"
+AGENTS = "agents"
+LEDGER = "ledger"
+UNKNOWN_TIME_MS = 1
+"""Stands for the unknown time of an old record: older than any limit."""
+SEQ_CHUNK = 1024
+"""Sequence numbers are kept as bitmaps, so many bits a document."""
+
+
+def agent_ops(agent_id: str) -> str:
+    """Collection: op_ids that this agent has attempted, in one effects partition."""
+    return f"agent-ops/{agent_id}"
+
+
+def agent_documents(family: str, agent_id: str) -> str:
+    """Collection of an agent's keys: structure, checkpoints, absorbed, or calls."""
+    kind = {"checkpoint": "checkpoints", "absorbed": "absorbed", "call": "calls"}.get(family, "agent")
+    return f"{kind}/{agent_id}"
+
+
+def seqs(session_id: str) -> str:
+    """Collection: bitmaps of the sequence numbers seen of a session."""
+    return f"seqs/{session_id}"
+
+
+def fence_document(agent_id: str, branch_id: str) -> DocumentKey:
+    """Where the fence of a branch is kept in an effects partition."""
+    return DocumentKey(FENCES, f"{agent_id}\x1f{branch_id}")
+
+
+def document_of(topic: Topic, key: str) -> DocumentKey | None:
+    """Where the history of a log key is kept; None for keys that have none (horizons)."""
+    if log_keys.is_horizon(key):
+        return None
+    if topic is Topic.EFFECTS:
+        if log_keys.is_operation(key):
+            return DocumentKey(OPS, key)
+        fence = log_keys.fence_of(key)
+        return fence_document(*fence) if fence else None
+    if key == log_keys.LEDGER:
+        return DocumentKey(LEDGER, key)
+    owner = log_keys.agent_of(key)
+    return DocumentKey(agent_documents(*owner), key) if owner else None
+
+
+def read_history(data: bytes | None) -> History:
+    """The history in a document."""
+    return history.decode(data).history if data else ()
+
+
+def write_history(key: str, facts: History) -> bytes:
+    """A document that holds a key's history."""
+    return history.encode(Record(key, facts))
+
+
+def fence_epoch(facts: History) -> Position | None:
+    """The highest epoch that a fence's history raises its branch to."""
+    epochs = [decode_effect(f).epoch for _, f in facts]
+    return max(epochs, default=None)
+
+
+def set_bits(chunk: bytes | None, numbers: Iterable[int]) -> bytes:
+    """`chunk` with the bits of these sequence numbers set."""
+    bits = bytearray(chunk or bytes(SEQ_CHUNK // 8))
+    for number in numbers:
+        byte, bit = divmod(number % SEQ_CHUNK, 8)
+        bits[byte] |= 1 << bit
+    return bytes(bits)
+
+
+def bits_of(chunks: Mapping[int, bytes]) -> set[int]:
+    """The sequence numbers in bitmaps by chunk number."""
+    return {
+        number * SEQ_CHUNK + byte * 8 + bit
+        for number, chunk in chunks.items()
+        for byte, value in enumerate(chunk)
+        if value
+        for bit in range(8)
+        if value >> bit & 1
+    }
+
+
+class Debt(NamedTuple):
+    """Since which record a key owes a re-assertion, and that record's broker time."""
+
+    offset: int
+    time_ms: int
+
+    @classmethod
+    def read(cls, document: bytes) -> Debt:
+        """The debt that a document notes."""
+        offset, _, time_ms = document.decode().partition(" ")
+        return cls(int(offset), int(time_ms))
+
+    def written(self) -> bytes:
+        """The document that notes it."""
+        return f"{self.offset} {self.time_ms}".encode()
+
+
+class PartitionFold:
+    """The projection of one partition, held as far as the records at hand need it.
+
+    Args:
+        header: what the projection store says of itself.
+        debts: log key → debt; the complete list.
+    """
+
+    def __init__(self, partition: Partition, header: Header, debts: Mapping[str, Debt]) -> None:
+        self.partition = partition
+        self.header = header
+        self.debts = dict(debts)
+        self._loaded: dict[DocumentKey, bytes | None] = {}
+        self._writes: dict[DocumentKey, bytes | None] = {}
+
+    # -- documents ---------------------------------------------------------------------
+
+    def needs(self, entry: LogEntry) -> set[DocumentKey]:
+        """The documents that `apply` will look at and that are not at hand yet."""
+        wanted: set[DocumentKey] = set()
+        if entry.key is not None and (own := document_of(self.partition.topic, entry.key)):
+            wanted.add(own)
+            wanted.add(DocumentKey(UNSAFE, entry.key))
+        if entry.record is not None:
+            position = Position(self.header.generation, entry.offset)
+            for _, fact in history.facts_of(entry.record, position):
+                wanted |= self._fact_needs(fact)
+        return {key for key in wanted if key not in self._loaded and key not in self._writes}
+
+    def _fact_needs(self, data: bytes) -> set[DocumentKey]:
+        session_id, seq, fence = self._coordinates(data)
+        wanted = set()
+        if seq > 0:
+            wanted.add(DocumentKey(seqs(session_id), str(seq // SEQ_CHUNK)))
+        if fence:
+            wanted.add(fence)
+        return wanted
+
+    def _coordinates(self, data: bytes) -> tuple[str, int, DocumentKey | None]:
+        try:
+            if self.partition.topic is Topic.AGENTS:
+                agent = decode_agent(data)
+                return agent.session_id, agent.seq, None
+            effect = decode_effect(data)
+        except DecodeError:
+            return "", 0, None
+        fence = None
+        if effect.kind is EffectKind.INTENDED:
+            fence = fence_document(effect.agent_id, effect.branch_id)
+        return effect.session_id, effect.seq, fence
+
+    def provide(self, documents: Mapping[DocumentKey, bytes | None]) -> None:
+        """Hand over documents that were asked for; absent ones as None."""
+        self._loaded.update(documents)
+
+    def _get(self, key: DocumentKey) -> bytes | None:
+        if key in self._writes:
+            return self._writes[key]
+        return self._loaded.get(key)
+
+    def _put(self, key: DocumentKey, value: bytes | None) -> None:
+        if self._get(key) != value or (value is None and key not in self._loaded):
+            self._writes[key] = value
+
+    # -- applying ----------------------------------------------------------------------
+
+    def apply(self, entry: LogEntry) -> None:
+        """Take the next record; `needs(entry)` must have been provided.
+
+        Raises ValueError when the record is not the expected next one: a gap is the
+        shell's to deal with, since only above the settled offset it is proof of a loss.
+        """
+        if entry.offset < self.header.applied_offset:
+            raise ValueError(f"{self.partition}: offset {entry.offset} is applied already")
+        if entry.record is None:
+            self._set_aside(entry)
+        elif self.partition.topic is Topic.EFFECTS and log_keys.fence_of(entry.record.key):
+            self._apply_fence(entry, entry.record)
+        elif (document := document_of(self.partition.topic, entry.record.key)) is not None:
+            self._apply_history(entry, entry.record, document)
+        elif not log_keys.is_horizon(entry.record.key):
+            self._set_aside(replace(entry, record=None, problem="the key is of an unknown form"))
+        self._advance(entry.offset + 1)
+
+    def skip_to(self, offset: int) -> None:
+        """Move over offsets that compaction removed below the settled offset."""
+        self._advance(max(offset, self.header.applied_offset))
+
+    def _advance(self, applied: int) -> None:
+        oldest = min(self.debts.values(), default=Debt(applied, 0))
+        settled = oldest.offset if self.header.opened else min(oldest.offset, self.header.judge_from)
+        self.header = replace(
+            self.header,
+            applied_offset=applied,
+            settled_offset=max(settled, self.header.settled_offset),
+            settled_time_ms=oldest.time_ms,
+        )
+
+    def _set_aside(self, entry: LogEntry) -> None:
+        note = json.dumps({"offset": entry.offset, "key": entry.key, "problem": entry.problem})
+        self._put(DocumentKey(SET_ASIDE, str(entry.offset)), note.encode())
+        if entry.key is None:
+            return
+        document = document_of(self.partition.topic, entry.key)
+        if document is None:
+            return
+        self._put(DocumentKey(UNSAFE, entry.key), note.encode())
+        if document.collection == OPS:
+            self._put(DocumentKey(OPEN, entry.key), b"unsafe")
+        if self._get(document):
+            self._owe(entry.key, Debt(entry.offset, entry.time_ms))
+
+    def _apply_fence(self, entry: LogEntry, record: Record) -> None:
+        owner = log_keys.fence_of(record.key)
+        document = fence_document(*owner) if owner else None
+        said = history.facts_of(record, Position(self.header.generation, entry.offset))
+        if document is None or not self._readable(entry, said):
+            return
+        known = history.merge(read_history(self._get(document)), said)
+        # Once opened every intent was judged when it was applied, so only the highest fence
+        # still decides anything. Below the horizon all are kept: they are judged by later.
+        if self.header.opened:
+            known = highest_fence(known)
+        self._put(document, write_history(record.key, known))
+        self._settle_debt(entry, covered=fence_epoch(said) == fence_epoch(known))
+
+    def _apply_history(self, entry: LogEntry, record: Record, document: DocumentKey) -> None:
+        said = history.facts_of(record, Position(self.header.generation, entry.offset))
+        if not self._readable(entry, said):
+            return
+        before = read_history(self._get(document))
+        known = history.merge(before, said)
+        new = tuple(fact for fact in known if fact not in set(before))
+        if document.collection == OPS:
+            known = history.merge(known, self._verdicts(record.key, new, known))
+            self._index_operation(record.key, known, new)
+        else:
+            self._index_agent(record.key)
+        if known != before:
+            self._put(document, write_history(record.key, known))
+        self._note_seqs(new)
+        self._settle_debt(entry, covered=set(said) >= set(known))
+
+    def _readable(self, entry: LogEntry, said: History) -> bool:
+        """Whether every fact decodes; sets the whole record aside otherwise."""
+        decode: Callable[[bytes], object]
+        decode = decode_effect if self.partition.topic is Topic.EFFECTS else decode_agent
+        try:
+            facts = [decode(fact) for _, fact in said]
+        except DecodeError as error:
+            self._set_aside(replace(entry, record=None, problem=f"a fact is undecodable: {error}"))
+            return False
+        own = entry.key if entry.key and log_keys.is_operation(entry.key) else ""
+        if any(isinstance(f, EffectFact) and f.op_id != own for f in facts):
+            self._set_aside(replace(entry, record=None, problem="a fact names another operation"))
+            return False
+        return True
+
+    # -- verdicts ----------------------------------------------------------------------
+
+    def _verdicts(self, op_id: str, new: History, known: History) -> History:
+        if self.header.opened:
+            return tuple(self._judge(new, known))
+        if any(self._needs_judging(position, decode_effect(fact)) for position, fact in new):
+            self._put(DocumentKey(UNJUDGED, op_id), b"")
+        return ()
+
+    def _needs_judging(self, position: Position, fact: EffectFact) -> bool:
+        floor = Position(self.header.generation, self.header.judge_from)
+        return fact.kind is EffectKind.INTENDED and position >= floor
+
+    def _judge(self, candidates: History, known: History) -> Iterable[PositionedFact]:
+        """REJECTED facts for the intents among `candidates` that a fence stands before."""
+        facts = [(p, decode_effect(f)) for p, f in known]
+        judged = {f.attempt_id for _, f in facts if f.kind is EffectKind.REJECTED}
+        first: dict[str, Position] = {}
+        for position, fact in facts:
+            if fact.kind is EffectKind.INTENDED:
+                first.setdefault(fact.attempt_id, position)
+        for position, data in candidates:
+            fact = decode_effect(data)
+            if not self._needs_judging(position, fact) or fact.attempt_id in judged:
+                continue
+            if first[fact.attempt_id] == position and self._fenced(position, fact):
+                yield PositionedFact(position, rejection(fact))
+
+    def _fenced(self, position: Position, intent: EffectFact) -> bool:
+        fences = read_history(self._get(fence_document(intent.agent_id, intent.branch_id)))
+        return any(at < position and decode_effect(f).epoch > intent.epoch for at, f in fences)
+
+    # -- the horizon -------------------------------------------------------------------
+
+    def horizon_reached(self) -> bool:
+        """Whether the projection may be opened now."""
+        return not self.header.opened and self.header.applied_offset >= self.header.horizon
+
+    def judge(self, op_ids: Iterable[str], fences: Mapping[DocumentKey, bytes]) -> None:
+        """At the horizon: give the verdicts that were put off, for these operations.
+
+        Their documents must have been provided; `fences` is the whole collection. A verdict
+        given here is not in the log yet, so it is owed from its intent's position.
+        """
+        self.provide(fences)
+        for op_id in op_ids:
+            self._judge_at_horizon(op_id)
+            self._put(DocumentKey(UNJUDGED, op_id), None)
+
+    def open(self, fences: Mapping[DocumentKey, bytes]) -> None:
+        """Open the projection, once every operation noted as unjudged was judged."""
+        for key, data in fences.items():
+            kept = history.decode(data)
+            self._put(key, write_history(kept.key, highest_fence(kept.history)))
+        self.header = replace(self.header, opened=True)
+        self._advance(self.header.applied_offset)
+
+    def _judge_at_horizon(self, op_id: str) -> None:
+        document = DocumentKey(OPS, op_id)
+        known = read_history(self._get(document))
+        verdicts = tuple(self._judge(known, known))
+        if not verdicts:
+            return
+        for position, _ in verdicts:
+            self._owe(op_id, Debt(position.offset, UNKNOWN_TIME_MS))
+        known = history.merge(known, verdicts)
+        self._put(document, write_history(op_id, known))
+        self._index_operation(op_id, known, ())
+
+    # -- debts and indexes ---------------------------------------------------------------
+
+    def _settle_debt(self, entry: LogEntry, *, covered: bool) -> None:
+        key = entry.key or ""
+        if not covered:
+            self._owe(key, Debt(entry.offset, entry.time_ms))
+        elif key in self.debts:
+            del self.debts[key]
+            self._put(DocumentKey(DEBTS, key), None)
+
+    def _owe(self, key: str, debt: Debt) -> None:
+        since = min(debt, self.debts.get(key, debt))
+        if self.debts.get(key) != since:
+            self.debts[key] = since
+            self._put(DocumentKey(DEBTS, key), since.written())
+
+    def _index_operation(self, op_id: str, known: History, new: History) -> None:
+        operation = fold_operation(op_id, known)
+        unsafe = self._get(DocumentKey(UNSAFE, op_id))
+        if unsafe and operation.cleared_by(json.loads(unsafe)["offset"], self.header.generation):
+            self._put(DocumentKey(UNSAFE, op_id), None)
+            unsafe = None
+        settled = operation.status in {Status.FREE, Status.COMMITTED} and not operation.needs_attention
+        is_open = bool(unsafe) or not settled
+        self._put(DocumentKey(OPEN, op_id), operation.status.value.encode() if is_open else None)
+        for _, data in new:
+            agent_id = decode_effect(data).agent_id
+            if agent_id:
+                self._put(DocumentKey(agent_ops(agent_id), op_id), b"")
+                self._put(DocumentKey(AGENTS, agent_id), b"")
+
+    def _index_agent(self, key: str) -> None:
+        owner = log_keys.agent_of(key)
+        if owner:
+            self._put(DocumentKey(AGENTS, owner[1]), b"")
+
+    def _note_seqs(self, new: History) -> None:
+        for _, data in new:
+            session_id, seq, _ = self._coordinates(data)
+            if seq > 0:
+                document = DocumentKey(seqs(session_id), str(seq // SEQ_CHUNK))
+                self._put(document, set_bits(self._get(document), (seq,)))
+
+    # -- steps -------------------------------------------------------------------------
+
+    def take_step(self) -> Step:
+        """What changed since the last step; the fold goes on from there."""
+        step = Step(self.header, self._writes)
+        self._loaded.update(self._writes)
+        self._writes = {}
+        return step
+
+    def forget(self, *, keep: int) -> None:
+        """Drop cached documents when there are more than `keep` of them."""
+        if len(self._loaded) > keep:
+            self._loaded.clear()
+
+
+def highest_fence(facts: History) -> History:
+    """Of a fence's history only the fact with the highest epoch (the earliest such)."""
+    if not facts:
+        return ()
+    best = max(facts, key=lambda item: (decode_effect(item.fact).epoch, [-p for p in item.position]))
+    return (best,)
+
+
+def rejection(intent: EffectFact) -> bytes:
+    """The verdict on a fenced intent: the same bytes whoever writes it, whenever."""
+    return encode_effect(
+        EffectFact(
+            kind=EffectKind.REJECTED,
+            op_id=intent.op_id,
+            attempt_id=intent.attempt_id,
+            agent_id=intent.agent_id,
+            branch_id=intent.branch_id,
+            session_id=intent.session_id,
+            epoch=intent.epoch,
+            round=intent.round,
+            reason="a fence of its branch stands before it",
+        )
+    )
+
+
+def reassertion(key: str, document: bytes | None) -> Record:
+    """The record that pays a debt: the key's whole known history and no new fact."""
+    return Record(key, read_history(document), None, "projector")

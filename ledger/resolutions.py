@@ -1,0 +1,274 @@
+"""Settling what is in doubt: listing, probing, resolving by version.
+
+A resolution names the version of the operation that was looked at; it is judged in the log
+like an intent (it counts only if it stands on that very version) and then confirmed.
+
+ABSENT says that the effect did not happen, which frees the operation. It is accepted only
+    - from a probe that has voided the idempotency key at the provider, or
+    - once the intent's deadline and the tool's declared longest run have both passed;
+otherwise only an operator who accepts the risk by name can say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .attempts import encode_result
+from .engine import Engine
+from .errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    RefusedError,
+    StaleProjectionError,
+    VersionMovedError,
+)
+from .facts import EffectFact, EffectKind, Outcome, ResultForm
+from .operations import Operation, Resolution, Status
+from .view import OperationView, age_s
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOperation:
+    """An operation that needs time or a human.
+
+    Attributes:
+        state: "in flight", "in doubt", "silent" (its owner has not been heard of; advisory),
+            "unsafe", or "anomaly".
+        since_ms: the clock of the session that began the attempt, milliseconds since 1970.
+    """
+
+    view: OperationView
+    state: str
+    agent_id: str
+    branch_id: str
+    since_ms: int
+
+    @property
+    def operation(self) -> Operation:
+        """The folded operation."""
+        return self.view.operation
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        operation = self.operation
+        return {
+            "op_id": operation.op_id, "tool": operation.tool,
+            "effect_class": operation.effect_class.value, "state": self.state,
+            "version": operation.version, "round": operation.round, "agent_id": self.agent_id,
+            "branch_id": self.branch_id, "since_ms": self.since_ms,
+            "idempotency_key": operation.idempotency_key,
+            "anomalies": [a.what for a in operation.anomalies],
+            "problem": self.view.seen.unsafe, "age_s": round(age_s(self.view.header), 3),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswer:
+    """What a probe found out.
+
+    Attributes:
+        outcome: COMMITTED, ABSENT, or UNKNOWN.
+        result: the effect's result, for COMMITTED.
+        voided: for ABSENT: the idempotency key was voided at the provider, so that a call that
+            is still under way can no longer take effect.
+    """
+
+    outcome: Outcome
+    result: Any = None
+    evidence: str = ""
+    voided: bool = False
+
+
+async def open_operations(engine: Engine, *, agent_id: str | None = None) -> list[OpenOperation]:
+    """Everything that is owned, in doubt, unsafe, or an anomaly; oldest first."""
+    found = []
+    for view in await engine.view.open_operations():
+        operation = view.operation
+        owner = operation.owner.intent if operation.owner else operation.first
+        if agent_id is not None and not any(a.intent.agent_id == agent_id for a in operation.attempts.values()):
+            continue
+        state = await _state(engine, view)
+        if state:
+            found.append(
+                OpenOperation(
+                    view,
+                    state,
+                    owner.agent_id if owner else "",
+                    owner.branch_id if owner else "",
+                    owner.time_ms if owner else 0,
+                )
+            )
+    return sorted(found, key=lambda item: (item.since_ms, item.operation.op_id))
+
+
+async def _state(engine: Engine, view: OperationView) -> str:
+    operation = view.operation
+    if view.seen.unsafe or operation.status is Status.UNSAFE:
+        return "unsafe"
+    if operation.status is Status.IN_DOUBT or view.seen.owner_ended:
+        return "in doubt"
+    if operation.status is Status.OWNED and operation.owner is not None:
+        return "in flight" if await engine.lives(operation.owner.intent.session_id) else "silent"
+    return "anomaly" if operation.needs_attention else ""
+
+
+async def resolve(
+    engine: Engine,
+    op_id: str,
+    outcome: Outcome,
+    *,
+    version: str,
+    by: str,
+    evidence: str,
+    result: Any = None,
+    risk_accepted: bool = False,
+    voided: bool = False,
+) -> Operation:
+    """Settle an operation, bound to the exact version that was looked at.
+
+    Args:
+        outcome: COMMITTED, ABSENT, or COMPENSATED (a committed effect was undone outside).
+        version: `Operation.version` as it was seen.
+        risk_accepted: an operator takes the risk that an ABSENT effect still happens.
+
+    Returns:
+        The operation after the resolution.
+
+    Raises:
+        NotFoundError, VersionMovedError: look again.
+        RefusedError: ABSENT cannot be known yet.
+        InvalidArgumentError: this outcome does not apply to the operation's status.
+        StaleProjectionError: not confirmed in time; look again before anything else.
+    """
+    view = await engine.view.operation(op_id)
+    operation = view.operation
+    _require_resolvable(view, outcome, version)
+    if outcome is Outcome.ABSENT and not (voided or risk_accepted):
+        _require_past(view)
+    form, data = ResultForm.NONE, None
+    if outcome is Outcome.COMMITTED and result is not None:
+        form, data, _ = encode_result(result, engine.limits.max_result_bytes)
+    fact = EffectFact(
+        kind=EffectKind.RESOLVED,
+        op_id=op_id,
+        attempt_id=engine.new_id(),
+        outcome=outcome,
+        version=version,
+        by=by,
+        evidence=evidence,
+        risk_accepted=risk_accepted,
+        round=operation.round,
+        tool=operation.tool,
+        result=data if form is ResultForm.JSON else None,
+        result_form=form,
+        time_ms=engine.clock.wall_ms(),
+    )
+    offset = await engine.publish_effect(fact, view.facts)
+    return await _confirmed(engine, view, fact, offset)
+
+
+async def _confirmed(engine: Engine, view: OperationView, fact: EffectFact, offset: int | None) -> Operation:
+    async def applied() -> tuple[Operation, Resolution] | None:
+        operation = (await engine.view.operation(fact.op_id)).operation
+        mine = [r for r in operation.resolutions if r.fact.attempt_id == fact.attempt_id]
+        return (operation, mine[0]) if mine else None
+
+    deadline = engine.clock.monotonic() + engine.limits.apply_s
+    found = await engine.wait_until(view.partition, applied, deadline=deadline, beyond=offset)
+    if found is None:
+        raise StaleProjectionError(
+            f"the resolution of {fact.op_id} was not applied in time.",
+            next_step="Look with `fencepost ops show` before you resolve it again.",
+            op_id=fact.op_id,
+        )
+    operation, resolution = found
+    if not resolution.effective:
+        raise _moved(fact.op_id, fact.version, operation.version)
+    return operation
+
+
+def _moved(op_id: str, seen: str, current: str) -> VersionMovedError:
+    return VersionMovedError(
+        f"operation {op_id} changed: you saw version {seen or '(none)'}, it is {current or '(none)'} now.",
+        next_step="Look at it with `fencepost in-doubt show` and decide anew.",
+        op_id=op_id,
+        seen=seen,
+        current=current,
+    )
+
+
+_ALLOWED = {
+    Outcome.COMMITTED: {Status.OWNED, Status.IN_DOUBT, Status.UNSAFE, Status.COMMITTED},
+    Outcome.ABSENT: {Status.OWNED, Status.IN_DOUBT, Status.UNSAFE, Status.FREE},
+    Outcome.COMPENSATED: {Status.COMMITTED},
+}
+
+
+def _require_resolvable(view: OperationView, outcome: Outcome, version: str) -> None:
+    operation = view.operation
+    if not view.facts and not view.seen.unsafe:
+        raise NotFoundError(
+            f"operation {operation.op_id} is not in this ledger.",
+            next_step="List operations with `fencepost ops list`.",
+            field="op_id",
+        )
+    if operation.version != version:
+        raise _moved(operation.op_id, version, operation.version)
+    plain = operation.status in {Status.FREE, Status.COMMITTED} and outcome is not Outcome.COMPENSATED
+    needless = plain and not view.seen.unsafe and not operation.needs_attention
+    if operation.status not in _ALLOWED.get(outcome, set()) or needless:
+        raise InvalidArgumentError(
+            f"outcome: {outcome.value} does not apply to {operation.op_id}, which is {operation.status.value}.",
+            next_step="Look at it with `fencepost ops show`.",
+            field="outcome",
+        )
+
+
+def _require_past(view: OperationView) -> None:
+    """Refuse ABSENT while a call that is under way could still take effect."""
+    owner = view.operation.owner
+    if view.operation.status is Status.FREE:
+        return
+    intent = owner.intent if owner else None
+    if intent is not None and intent.longest_run_s >= 0:
+        over_ms = intent.time_ms + (intent.deadline_s + intent.longest_run_s) * 1000
+        if view.header.now_ms > over_ms:
+            return
+        why = f"its deadline and longest run are over in {(over_ms - view.header.now_ms) / 1000:.0f} s"
+    else:
+        why = "its tool declares no longest run, so it could still be under way"
+    raise RefusedError(
+        f"outcome: ABSENT cannot be known for {view.operation.op_id}: {why}.",
+        next_step="Void its idempotency key at the provider in a probe, wait, or let an operator "
+        "accept the risk by name (`--accept-risk`).",
+        field="outcome",
+    )
+
+
+async def probe(
+    engine: Engine, item: OpenOperation, ask: Callable[[Operation], ProbeAnswer], *, by: str
+) -> tuple[ProbeAnswer, Operation]:
+    """Ask a tool's probe about an operation and record what it found, unless that is UNKNOWN.
+
+    An ABSENT that cannot be accepted yet becomes UNKNOWN.
+    """
+    answer = ask(item.operation)
+    if answer.outcome is Outcome.UNKNOWN:
+        return answer, item.operation
+    try:
+        operation = await resolve(
+            engine,
+            item.operation.op_id,
+            answer.outcome,
+            version=item.operation.version,
+            by=by,
+            evidence=answer.evidence or "probe",
+            result=answer.result,
+            voided=answer.voided,
+        )
+    except RefusedError as refused:
+        unknown = ProbeAnswer(Outcome.UNKNOWN, evidence=f"{answer.evidence} ({refused.message})".strip())
+        return unknown, item.operation
+    return answer, operation

@@ -1,0 +1,258 @@
+"""The guard's shell: writes before it reads, then lets `guard.decide` decide (DESIGN section 5).
+
+    0. if what is applied suffices to refuse, refuse, and fence nobody
+    1. publish ROLLBACK_REQUESTED and wait until it is applied: from here on no session or fork
+       may name what would be abandoned
+    2. publish a fence for every branch that descends from it, to every effects partition
+    3. wait until all are applied, then decide on what stands before them
+    4. publish the decision and wait: the first decision in the log counts
+No lock, no transaction, no trust in the projection's freshness: an intent before its fence is
+seen by the decision, one after it is rejected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from . import log_keys
+from . import projection as docs
+from .engine import Engine
+from .errors import (
+    NotFoundError,
+    RollbackPendingError,
+    StaleProjectionError,
+    WatermarkMangledError,
+)
+from .facts import AgentFact, AgentKind, Crossed
+from .guard import (
+    Evidence,
+    Policy,
+    Reason,
+    ReasonKind,
+    SeenOperation,
+    Verdict,
+    VerdictKind,
+    WayOn,
+    decide,
+    unknown_effects,
+)
+from .lineage import Rollback
+from .operations import Status
+from .ports import DocumentKey
+from .view import AgentView, age_s
+from .watermarks import Watermark
+
+
+async def authorize(
+    engine: Engine,
+    agent_id: str,
+    checkpoint_id: str,
+    *,
+    policy: Policy = Policy.STRICT,
+    branch_id: str = "",
+    restored: str = "",
+) -> Verdict:
+    """Decide whether a branch may go back to a checkpoint. A refusal is a value, not an error.
+
+    Args:
+        branch_id: the branch that goes back; the checkpoint's own when empty.
+        restored: text of the state that is to be restored, with its token; when given, the token
+            must be the registered one.
+
+    Raises:
+        NotFoundError: the ledger has never seen the agent.
+        RollbackPendingError: another rollback of the agent is being decided.
+        StaleProjectionError: it cannot be decided now; nothing was authorised.
+    """
+    deadline = engine.clock.monotonic() + engine.limits.apply_s
+    view = await engine.view.known_agent(agent_id)
+    evidence = await gather(engine, view, checkpoint_id, branch_id=branch_id, restored=restored)
+    early = decide(evidence, policy)
+    transient = {ReasonKind.WATERMARK_AHEAD}
+    if not early.authorised and not all(reason.kind in transient for reason in early.reasons):
+        return early
+    rollback = await _request(engine, view, evidence, policy, deadline=deadline)
+    await engine.fence(
+        agent_id,
+        rollback.branches,
+        rollback.position,
+        deadline=deadline,
+        reason=f"rollback {rollback.rollback_id}",
+    )
+    view = await engine.view.agent(agent_id)
+    evidence = await gather(engine, view, checkpoint_id, branch_id=evidence.branch_id, restored=restored)
+    verdict = replace(decide(evidence, policy), rollback_id=rollback.rollback_id, fenced=True)
+    return await _record(engine, verdict, deadline=deadline)
+
+
+async def preview(
+    engine: Engine,
+    agent_id: str,
+    checkpoint_id: str,
+    *,
+    policy: Policy = Policy.STRICT,
+    branch_id: str = "",
+    restored: str = "",
+) -> Verdict:
+    """A dry run: decides on the projection as it is, says its age, and fences nobody.
+
+    `outlook` says of each effect that the checkpoint does not know what a replay would do:
+    op_id → "absorbed", "fires again", "held until settled", with "cannot be undone" or "can be
+    compensated" where that holds.
+    """
+    view = await engine.view.known_agent(agent_id)
+    evidence = await gather(engine, view, checkpoint_id, branch_id=branch_id, restored=restored)
+    verdict = decide(evidence, policy)
+    outlook = {s.operation.op_id: _outlook(s) for s in unknown_effects(evidence)}
+    for call in evidence.calls:
+        outlook[f"call {call.seq} of {call.session_id} ({call.tool})"] = "fires again: no op id"
+    return replace(verdict, dry_run=True, age_s=age_s(view.header), outlook=outlook)
+
+
+def _outlook(seen: SeenOperation) -> str:
+    operation = seen.operation
+    if seen.unsafe or operation.status is Status.UNSAFE:
+        return "held until settled"
+    if operation.status is Status.COMMITTED:
+        again = "absorbed: the recorded result comes back"
+    elif operation.harmless:
+        return "fires again: a repeat does no harm"
+    else:
+        again = "held until settled"
+    if operation.harmless:
+        return again
+    undo = "can be compensated" if operation.effect_class.value == "COMPENSATABLE" else "cannot be undone"
+    return f"{again}; {undo}"
+
+
+async def gather(
+    engine: Engine, view: AgentView, checkpoint_id: str, *, branch_id: str = "", restored: str = ""
+) -> Evidence:
+    """All that a decision rests on, as it is applied now."""
+    agent = view.agent
+    registered = view.checkpoints.get(checkpoint_id)
+    mark = registered.mark if registered else None
+    claimed, mangled = _claimed(restored)
+    if mangled:
+        mark = None
+    branch_id = branch_id or (registered.branch_id if registered else "main")
+    operations, absorbed, calls = await asyncio.gather(
+        engine.view.agent_operations(agent.agent_id),
+        engine.view.absorbed(agent.agent_id),
+        engine.view.calls(agent.agent_id),
+    )
+    written = {}
+    if mark and (session := agent.by_epoch(mark.epoch)) is not None:
+        written[mark.epoch] = await engine.view.written(session, view.checkpoint_facts)
+    return Evidence(
+        engine.ledger_id,
+        agent,
+        branch_id,
+        checkpoint_id,
+        mark,
+        claimed=claimed,
+        registered=registered is not None,
+        operations=[o.seen for o in operations],
+        absorbed=absorbed,
+        calls=calls,
+        written=written,
+    )
+
+
+def _claimed(restored: str) -> tuple[Watermark | None, bool]:
+    """The watermark in the restored state, and whether it is mangled or missing there."""
+    if not restored:
+        return None, False
+    try:
+        found = Watermark.find(restored)
+    except WatermarkMangledError:
+        return None, True
+    return found, found is None
+
+
+async def _request(engine: Engine, view: AgentView, evidence: Evidence, policy: Policy, *, deadline: float) -> Rollback:
+    """Step 1. Raises RollbackPendingError, NotFoundError, StaleProjectionError."""
+    agent_id, rollback_id = evidence.agent.agent_id, engine.new_id()
+    branch = view.agent.branches[evidence.branch_id]
+    fact = AgentFact(
+        kind=AgentKind.ROLLBACK_REQUESTED,
+        agent_id=agent_id,
+        branch_id=evidence.branch_id,
+        rollback_id=rollback_id,
+        checkpoint_id=evidence.checkpoint_id,
+        watermark=evidence.mark.token if evidence.mark else "",
+        segment=branch.segment,
+        policy=policy.value,
+        time_ms=engine.clock.wall_ms(),
+    )
+    offset = await engine.publish_agent(log_keys.rollback(agent_id, rollback_id), fact)
+
+    async def applied() -> Rollback | None:
+        return (await engine.view.agent(agent_id)).agent.rollbacks.get(rollback_id)
+
+    partition = engine.view.agents_partition(agent_id)
+    rollback = await engine.wait_until(partition, applied, deadline=deadline, beyond=offset)
+    if rollback is None:
+        raise StaleProjectionError(
+            f"the rollback of {agent_id} was not applied in time; nothing was authorised.",
+            next_step="See `fencepost projector lag`; start one with `fencepost projector run`.",
+            partition=str(partition),
+        )
+    if "is being decided" in rollback.rejected or "another segment" in rollback.rejected:
+        raise RollbackPendingError(
+            f"the rollback of {agent_id} was not accepted: {rollback.rejected}.",
+            next_step="Look with `fencepost agents show`, then decide anew.",
+            rollback_id=rollback_id,
+        )
+    if rollback.rejected:
+        raise NotFoundError(
+            f"the rollback of {agent_id} was not accepted: {rollback.rejected}.",
+            next_step="Choose a checkpoint from `fencepost checkpoints list`.",
+            field="checkpoint",
+        )
+    return rollback
+
+
+async def _record(engine: Engine, verdict: Verdict, *, deadline: float) -> Verdict:
+    """Step 4: the decision, confirmed as the first one."""
+    fact = AgentFact(
+        kind=AgentKind.ROLLBACK_DECIDED,
+        agent_id=verdict.agent_id,
+        branch_id=verdict.branch_id,
+        rollback_id=verdict.rollback_id,
+        checkpoint_id=verdict.checkpoint_id,
+        policy=verdict.policy.value,
+        verdict=verdict.kind.value,
+        reasons=tuple(reason.text for reason in verdict.reasons[:50]),
+        crossed=tuple(Crossed(effect.op_id, effect.tool) for effect in verdict.crossed),
+        time_ms=engine.clock.wall_ms(),
+    )
+    agent_id, rollback_id = verdict.agent_id, verdict.rollback_id
+    partition = engine.view.agents_partition(agent_id)
+    key = log_keys.rollback(agent_id, rollback_id)
+    snapshot = await engine.view.read(partition, [DocumentKey(docs.agent_documents("rollback", agent_id), key)])
+    known = docs.read_history(next(iter(snapshot.documents.values()), None))
+    offset = await engine.publish_agent(key, fact, known)
+
+    async def applied() -> AgentFact | None:
+        rollback = (await engine.view.agent(agent_id)).agent.rollbacks.get(rollback_id)
+        return rollback.decision if rollback else None
+
+    decision = await engine.wait_until(partition, applied, deadline=deadline, beyond=offset)
+    if decision is None:
+        raise StaleProjectionError(
+            f"the decision on the rollback of {agent_id} was not applied in time; nothing is authorised until it is.",
+            next_step="See `fencepost agents show`; decide anew when the projector runs.",
+            partition=str(partition),
+        )
+    if decision.verdict == verdict.kind.value:
+        return verdict
+    reason = Reason(ReasonKind.WITHDRAWN, "somebody withdrew this rollback before it was decided")
+    return replace(
+        verdict,
+        kind=VerdictKind.REFUSE,
+        reasons=(reason,),
+        crossed=(),
+        ways_on=(WayOn.REPLAY_FORWARD, WayOn.OPERATOR),
+    )

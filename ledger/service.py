@@ -1,0 +1,303 @@
+"""What can be asked of a ledger, as coroutines on the engine's loop. Both faces call these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from . import resolutions, rollbacks, sessions
+from .engine import Engine
+from .errors import InvalidArgumentError, NotFoundError
+from .facts import EffectClass, Outcome
+from .guard import Policy, Verdict
+from .identity import check_id, check_op_id
+from .lineage import ROOT, Checkpoint, Session
+from .operations import Operation, Status
+from .replay import ReplayedOperation, replay_forward
+from .resolutions import OpenOperation, ProbeAnswer
+from .view import AgentView, OperationView, age_s
+from .watermarks import Point, Watermark
+
+Probe = Callable[[Operation], ProbeAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentWatermark:
+    """How far the ledger knows an agent's branch, and as of when.
+
+    Attributes:
+        mark: the low-water mark: every fact up to it is in the ledger.
+        highest_seq: the highest number seen, which is more while facts are under way.
+        open_operations: op_ids that this branch owns and has not decided.
+        age_s: age of the answer, seconds.
+    """
+
+    mark: Watermark
+    highest_seq: int
+    session_id: str
+    live: bool
+    sealed: bool
+    open_operations: tuple[str, ...]
+    age_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            **self.mark.to_dict(), "highest_seq": self.highest_seq, "session_id": self.session_id,
+            "live": self.live, "sealed": self.sealed, "open_operations": list(self.open_operations),
+            "age_s": round(self.age_s, 3),
+        }  # fmt: skip
+
+
+class Service:
+    """The questions and orders of a ledger.
+
+    Args:
+        probes: tool → the probe that finds out what became of its operations.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.probes: dict[str, Probe] = {}
+
+    # -- sessions and branches ---------------------------------------------------------
+
+    async def open_session(
+        self, agent_id: str, branch_id: str, *, resumed_from: str | Watermark | None, scope: str
+    ) -> sessions.SessionState:
+        """Open a session; see `sessions.open_session`."""
+        check_id("agent", agent_id, limit=200)
+        check_id("branch", branch_id, limit=200)
+        if isinstance(resumed_from, str):
+            resumed_from = Watermark.parse(resumed_from)
+        return await sessions.open_session(
+            self.engine, agent_id, branch_id, resumed_from=resumed_from, scope=scope or agent_id
+        )
+
+    async def fork(self, agent_id: str, branch_id: str, *, checkpoint_id: str) -> None:
+        """Begin a branch at a checkpoint."""
+        check_id("branch", branch_id, limit=200)
+        await sessions.fork(self.engine, agent_id, branch_id, checkpoint_id=checkpoint_id)
+
+    async def checkpoint(
+        self, state: sessions.SessionState, checkpoint_id: str, *, state_digest: str, generation: int
+    ) -> Watermark:
+        """Register a checkpoint; see `sessions.checkpoint`."""
+        check_id("checkpoint", checkpoint_id)
+        return await sessions.checkpoint(state, checkpoint_id, state_digest=state_digest, generation=generation)
+
+    async def report_call(
+        self, state: sessions.SessionState, tool: str, kind: EffectClass, *, order_safe: bool
+    ) -> None:
+        """Record a call that bypassed the ledger."""
+        check_id("tool", tool, limit=200)
+        await sessions.report_call(state, tool, kind, order_safe=order_safe)
+
+    async def roll_back(
+        self, state: sessions.SessionState, checkpoint_id: str, policy: str, restored: str
+    ) -> sessions.SessionState:
+        """A session that rolls itself back: the successor's state. Raises UnsafeRollbackError."""
+        await state.drain()
+        verdict = await self.authorize_rollback(
+            state.agent_id,
+            checkpoint=checkpoint_id,
+            policy=as_policy(policy),
+            branch_id=state.branch_id,
+            restored=restored,
+        )
+        if verdict.fenced:
+            self.engine.stop_beating(state.session_id)
+            state.ended = f"rollback {verdict.rollback_id}"
+        verdict.raise_for_refusal()
+        return await self.open_session(state.agent_id, state.branch_id, resumed_from=None, scope=state.scope)
+
+    # -- agents ------------------------------------------------------------------------
+
+    async def agents(self) -> list[str]:
+        """The ids of all agents."""
+        return await self.engine.view.agents()
+
+    async def agent(self, agent_id: str) -> AgentView:
+        """An agent's structure and checkpoints."""
+        return await self.engine.view.known_agent(agent_id)
+
+    async def checkpoints(self, agent_id: str) -> list[Checkpoint]:
+        """The checkpoints that count, oldest first."""
+        return list((await self.agent(agent_id)).checkpoints.values())
+
+    async def watermark(self, agent_id: str, branch_id: str) -> AgentWatermark:
+        """Up to where a branch's facts are complete. Raises NotFoundError."""
+        view = await self.agent(agent_id)
+        branch = view.agent.branches.get(branch_id)
+        if branch is None or branch.head is None:
+            raise NotFoundError(
+                f"branch {branch_id} of {agent_id} has no session yet.",
+                next_step="See its branches with `fencepost agents show`.",
+                field="branch",
+            )
+        return await self._watermark(view, branch.head)
+
+    async def watermarks(self, agent_id: str) -> list[AgentWatermark]:
+        """The watermark of every session of an agent that was accepted, in log order."""
+        view = await self.agent(agent_id)
+        accepted = [s for s in view.agent.sessions.values() if not s.rejected]
+        return [await self._watermark(view, session) for session in accepted]
+
+    async def _watermark(self, view: AgentView, session: Session) -> AgentWatermark:
+        agent_id = view.agent.agent_id
+        written = await self.engine.view.written(session, view.checkpoint_facts)
+        highest = max(await self.engine.view.seqs(session), default=0)
+        owned = [
+            o.operation.op_id
+            for o in await self.engine.view.open_operations()
+            if o.operation.status in {Status.OWNED, Status.IN_DOUBT}
+            and o.operation.owner is not None
+            and o.operation.owner.intent.session_id == session.session_id
+        ]
+        mark = Watermark(self.engine.ledger_id, agent_id, session.branch_id, session.epoch, written)
+        return AgentWatermark(
+            mark,
+            highest,
+            session.session_id,
+            session.live and await self.engine.lives(session.session_id),
+            session.sealed_seq is not None,
+            tuple(sorted(owned)),
+            age_s(view.header),
+        )
+
+    # -- operations --------------------------------------------------------------------
+
+    async def operation(self, op_id: str) -> OperationView:
+        """One operation with all its facts. Raises NotFoundError."""
+        view = await self.engine.view.operation(check_op_id(op_id))
+        if not view.facts and not view.seen.unsafe:
+            raise NotFoundError(
+                f"operation {op_id} is not in this ledger.",
+                next_step="List operations with `fencepost ops list`.",
+                field="op_id",
+            )
+        return view
+
+    async def operations(self, agent_id: str | None = None) -> list[OperationView]:
+        """Operations, of one agent or of all, ordered by op_id."""
+        found: dict[str, OperationView] = {}
+        for name in [agent_id] if agent_id else await self.agents():
+            for view in await self.engine.view.agent_operations(name):
+                found[view.operation.op_id] = view
+        return [found[op_id] for op_id in sorted(found)]
+
+    async def replay_forward(
+        self, agent_id: str, *, since: str | Watermark | Point, branch_id: str | None = None
+    ) -> list[ReplayedOperation]:
+        """What `since` (a checkpoint id, a token, a watermark) does not know, in order."""
+        view = await self.agent(agent_id)
+        point = await self._point(view, since)
+        operations = [o.seen for o in await self.engine.view.agent_operations(agent_id)]
+        absorbed = await self.engine.view.absorbed(agent_id)
+        for op_id, _ in absorbed:
+            if all(o.operation.op_id != op_id for o in operations):
+                operations.append((await self.engine.view.operation(op_id)).seen)
+        replayed = replay_forward(view.agent, operations, absorbed, since=point)
+        return [op for op in replayed if branch_id is None or op.branch_id == branch_id]
+
+    async def _point(self, view: AgentView, since: str | Watermark | Point) -> Point:
+        if isinstance(since, Point):
+            return since
+        if isinstance(since, str):
+            found = Watermark.find(since)
+            if found is None:
+                registered = view.checkpoints.get(since)
+                if registered is None:
+                    raise NotFoundError(
+                        f"since: {since!r} is neither a watermark token nor a checkpoint of {view.agent.agent_id}.",
+                        next_step="List checkpoints with `fencepost checkpoints list`.",
+                        field="since",
+                    )
+                if registered.mark is None:
+                    return ROOT
+                found = registered.mark
+            since = found
+        await sessions.check_watermark(self.engine, view, since)
+        return since.point
+
+    async def take_over(self, state: sessions.SessionState) -> list[ReplayedOperation]:
+        """Replay forward into a session: what is committed is absorbed, so its checkpoints know it."""
+        replayed = await self.replay_forward(state.agent_id, since=Point(state.epoch, state.sequence.last))
+        for operation in replayed:
+            if operation.status == Status.COMMITTED.value:
+                await state.note_absorbed(operation.op_id, operation.round, operation.tool)
+        return replayed
+
+    # -- the guard ---------------------------------------------------------------------
+
+    async def authorize_rollback(
+        self, agent_id: str, *, checkpoint: str, policy: Policy, branch_id: str, restored: str
+    ) -> Verdict:
+        """Decide on a rollback; see `rollbacks.authorize`."""
+        check_id("checkpoint", checkpoint)
+        return await rollbacks.authorize(
+            self.engine, agent_id, checkpoint, policy=policy, branch_id=branch_id, restored=restored
+        )
+
+    async def preview_rollback(
+        self, agent_id: str, *, checkpoint: str, policy: Policy, branch_id: str, restored: str
+    ) -> Verdict:
+        """Decide without fencing anybody; see `rollbacks.preview`."""
+        check_id("checkpoint", checkpoint)
+        return await rollbacks.preview(
+            self.engine, agent_id, checkpoint, policy=policy, branch_id=branch_id, restored=restored
+        )
+
+    # -- in doubt ----------------------------------------------------------------------
+
+    async def in_doubt(self, agent_id: str | None) -> list[OpenOperation]:
+        """Operations that need a probe or a human, oldest first; what is in flight is not among them."""
+        found = await resolutions.open_operations(self.engine, agent_id=agent_id)
+        return [item for item in found if item.state != "in flight"]
+
+    async def open_operations(self, agent_id: str | None) -> list[OpenOperation]:
+        """Everything undecided, what is in flight included."""
+        return await resolutions.open_operations(self.engine, agent_id=agent_id)
+
+    async def resolve(self, op_id: str, **values: Any) -> Operation:
+        """Settle an operation by version; see `resolutions.resolve`."""
+        check_op_id(op_id)
+        values["by"] = check_id("by", values["by"], limit=200)
+        values["evidence"] = check_id("evidence", values["evidence"], limit=2000)
+        try:
+            outcome = Outcome(str(values.pop("outcome")).upper())
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"outcome: {error}.", next_step="Choose committed, absent, or compensated.", field="outcome"
+            ) from error
+        return await resolutions.resolve(self.engine, op_id, outcome, **values)
+
+    async def probe(self, op_id: str, *, by: str) -> tuple[ProbeAnswer, Operation]:
+        """Ask the tool's probe and record its answer. Raises NotFoundError without a probe."""
+        found = await resolutions.open_operations(self.engine)
+        item = next((i for i in found if i.operation.op_id == op_id), None)
+        if item is None:
+            raise NotFoundError(
+                f"operation {op_id} is not open.",
+                next_step="List what is with `fencepost in-doubt list`.",
+                field="op_id",
+            )
+        ask = self.probes.get(item.operation.tool)
+        if ask is None:
+            raise NotFoundError(
+                f"no probe is registered for the tool {item.operation.tool}.",
+                next_step="Register one with `@ledger.probe(tool)`, or resolve it by hand.",
+                field="tool",
+            )
+        return await resolutions.probe(self.engine, item, ask, by=by)
+
+
+def as_policy(policy: Policy | str) -> Policy:
+    """The policy of this name, in any case. Raises InvalidArgumentError."""
+    try:
+        return Policy(str(policy).upper())
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"policy: {policy!r} is not a policy.", next_step="Choose STRICT or GATED.", field="policy"
+        ) from error

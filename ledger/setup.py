@@ -1,0 +1,46 @@
+"""Creating a ledger: topics or tables, and the fact that gives it its id."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from . import log_keys
+from .facts import AgentFact, AgentKind, decode_agent, encode_agent
+from .history import Record
+from .ports import Store
+from .positions import Partition, Topic
+
+HOME = Partition(Topic.AGENTS, 0)
+"""Where the fact stands that creates a ledger."""
+
+
+async def initialise(store: Store, *, partitions: int = 12, development: bool = False) -> str:
+    """Create what is missing and return the ledger's id. Safe to call again, and from several processes.
+
+    Raises StoreError; nothing that exists is changed.
+    """
+    await store.initialise(partitions=partitions, development=development)
+    known = await asyncio.to_thread(recorded_id, store)
+    if known:
+        return known
+    fact = AgentFact(kind=AgentKind.LEDGER_CREATED, ledger_id=uuid.uuid4().hex[:20])
+    await store.log.publish(HOME, Record(log_keys.LEDGER, (), encode_agent(fact), "init"))
+    return await asyncio.to_thread(recorded_id, store)
+
+
+def recorded_id(store: Store) -> str:
+    """The ledger's id from its log, "" when there is none yet. The earliest fact counts."""
+    reader = store.reader()
+    try:
+        for entry in reader.entries(HOME):
+            if entry.key != log_keys.LEDGER or entry.record is None:
+                continue
+            facts = [fact for _, fact in entry.record.history]
+            if entry.record.fact is not None:
+                facts.append(entry.record.fact)
+            if facts:
+                return decode_agent(facts[0]).ledger_id
+    finally:
+        reader.close()
+    return ""

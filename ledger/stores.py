@@ -1,0 +1,133 @@
+"""From a URL to a store. Adapters are found by entry point, so the core imports none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tomllib
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from . import urls
+from .embedded import default_path
+from .errors import GuaranteeError, InvalidArgumentError
+from .ports import Check, Log, LogReader, Projection, Store
+
+
+class Admin(Protocol):
+    """Administration of a store that is made of two services."""
+
+    async def initialise(self, *, partitions: int, development: bool, min_compaction_lag_ms: int | None = None) -> None:
+        """Create what is missing."""
+        ...
+
+    async def check(self) -> Sequence[Check]:
+        """Every guarantee, looked at now."""
+        ...
+
+
+def store_url(given: str | None = None) -> str:
+    """The URL to use: argument > FENCEPOST_URL > fencepost.toml > the user's state directory."""
+    if given:
+        return given
+    if from_environment := os.environ.get("FENCEPOST_URL"):
+        return from_environment
+    config = Path("fencepost.toml")
+    if config.is_file():
+        try:
+            configured = tomllib.loads(config.read_text()).get("url")
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidArgumentError(
+                f"url: {config.resolve()} is not valid TOML ({error}).",
+                next_step='Write one line: url = "sqlite:///…" or "kafka://…".',
+                field="url",
+            ) from error
+        if isinstance(configured, str) and configured:
+            return configured
+    return f"sqlite://{default_path()}"
+
+
+def open_store(url: str | None = None) -> Store:
+    """The store behind a URL; nothing is contacted yet where that can be avoided.
+
+    Raises InvalidArgumentError for what is not a store URL.
+    """
+    parsed = urls.parse(store_url(url))
+    if parsed.scheme == "sqlite":
+        return cast(Store, _load("fencepost.stores", "sqlite")(parsed))
+    return ComposedStore(parsed)
+
+
+def _load(group: str, name: str) -> Any:
+    for entry in entry_points(group=group, name=name):
+        return entry.load()
+    raise InvalidArgumentError(
+        f"url: no adapter named {name!r} is installed ({group}).",
+        next_step="Install fencepost completely: `pip install fencepost`.",
+        field="url",
+    )
+
+
+class ComposedStore:
+    """A log of one service and a projection of another, behind one URL."""
+
+    def __init__(self, parsed: urls.StoreUrl) -> None:
+        self.url = parsed.text
+        self._parsed = parsed
+        self._log: Log | None = None
+        self._projection: Projection | None = None
+
+    @property
+    def log(self) -> Log:
+        """The log, opened at its first use."""
+        if self._log is None:
+            self._log = cast(Log, _load("fencepost.logs", "kafka")(self._parsed))
+        return self._log
+
+    @property
+    def projection(self) -> Projection:
+        """The projection, opened at its first use."""
+        if self._projection is None:
+            self._projection = cast(Projection, _load("fencepost.projections", "redis")(self._parsed))
+        return self._projection
+
+    @property
+    def admin(self) -> Admin:
+        """The administration of both services."""
+        return cast(Admin, _load("fencepost.admins", "kafka")(self._parsed))
+
+    def reader(self) -> LogReader:
+        """A reader of the log; the caller closes it."""
+        return cast(LogReader, _load("fencepost.readers", "kafka")(self._parsed))
+
+    async def initialise(self, *, partitions: int, development: bool, min_compaction_lag_ms: int | None = None) -> None:
+        """Create the topics, if they do not exist."""
+        await self.admin.initialise(
+            partitions=partitions,
+            development=development or self._parsed.development,
+            min_compaction_lag_ms=min_compaction_lag_ms,
+        )
+
+    async def check(self) -> Sequence[Check]:
+        """Every guarantee of the log's and the projection's settings."""
+        return await self.admin.check()
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        parts = [part for part in (self._log, self._projection) if part is not None]
+        await asyncio.gather(*(part.close() for part in parts))
+
+
+def require_guarantees(checks: Sequence[Check]) -> list[Check]:
+    """The warnings among `checks`. Raises GuaranteeError naming each setting that breaks a promise."""
+    broken = [c for c in checks if not c.ok and c.severity == "refuse"]
+    if broken:
+        listed = "; ".join(f"{c.name} is {c.found}, must be {c.wanted}" for c in broken)
+        raise GuaranteeError(
+            f"the store does not give what the ledger promises: {listed}.",
+            next_step="Correct the settings, then look again with `fencepost doctor`.",
+            checks=[c._asdict() for c in broken],
+        )
+    return [c for c in checks if not c.ok]

@@ -1,0 +1,88 @@
+"""Store URLs.
+
+    sqlite:///absolute/path/ledger.db
+    kafka://host:9092[,host:9092…]/PREFIX?projection=redis://host:6379/0[&registry=URL][&development=1]
+
+PREFIX names the ledger's two topics, `PREFIX.effects` and `PREFIX.agents`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qs, urlsplit
+
+from .errors import InvalidArgumentError
+from .positions import Topic
+
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUrl:
+    """A parsed store URL.
+
+    Attributes:
+        text: as the user gave it.
+        scheme: "sqlite" or "kafka".
+        path: the file (sqlite).
+        bootstrap: the brokers, comma separated (kafka).
+        prefix: of the topics and of the projection's keys (kafka).
+        projection: the projection store's URL (kafka).
+        registry: a schema registry's URL, or "".
+        development: whether weaker broker settings are openly accepted.
+    """
+
+    text: str
+    scheme: str
+    path: str = ""
+    bootstrap: str = ""
+    prefix: str = ""
+    projection: str = ""
+    registry: str = ""
+    development: bool = False
+
+    def topic(self, topic: Topic) -> str:
+        """The Kafka topic's name."""
+        return f"{self.prefix}.{topic.value}"
+
+
+def parse(text: str) -> StoreUrl:
+    """The URL in its parts. Raises InvalidArgumentError (field `url`)."""
+    parts = urlsplit(text)
+    if parts.scheme == "sqlite":
+        path = parts.path
+        if parts.netloc or not path.strip("/"):
+            raise _invalid(text, "sqlite:///absolute/path/ledger.db")
+        return StoreUrl(text, "sqlite", path=path)
+    if parts.scheme == "kafka":
+        return _kafka(text)
+    raise _invalid(text, "sqlite:///… or kafka://…")
+
+
+def _kafka(text: str) -> StoreUrl:
+    example = "kafka://host:9092/fencepost?projection=redis://host:6379/0"
+    parts = urlsplit(text)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    unknown = set(options) - {"projection", "registry", "development"}
+    prefix = parts.path.strip("/")
+    projection = options.get("projection", "")
+    if unknown or not parts.netloc or not _PREFIX.fullmatch(prefix):
+        raise _invalid(text, example)
+    if urlsplit(projection).scheme not in {"redis", "rediss", "redis+cluster"}:
+        raise _invalid(text, example)
+    return StoreUrl(
+        text,
+        "kafka",
+        bootstrap=parts.netloc,
+        prefix=prefix,
+        projection=projection,
+        registry=options.get("registry", ""),
+        development=options.get("development", "") in {"1", "true", "yes"},
+    )
+
+
+def _invalid(text: str, example: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"url: {text!r} is not a store URL.", next_step=f"Write it like {example}.", field="url"
+    )

@@ -1,0 +1,284 @@
+"""What the engine reads: documents of the projection, folded; each with its age.
+
+A projection that is not opened, was halted, or went back behind what this process has seen of
+it answers nothing: `StaleProjectionError`, never a guess.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from . import log_keys
+from . import projection as docs
+from .errors import NotFoundError, StaleProjectionError
+from .facts import AgentFact, AgentKind, decode_agent
+from .guard import SeenOperation
+from .history import History, PositionedFact
+from .lineage import Agent, Checkpoint, Session, fold_agent, fold_checkpoints
+from .operations import Operation, Status, fold_operation
+from .ports import DocumentKey, Header, Snapshot, Store
+from .positions import Partition, Position, Topic
+from .watermarks import Point, low_water
+
+
+@dataclass(frozen=True, slots=True)
+class OperationView:
+    """One operation as of `header`."""
+
+    seen: SeenOperation
+    facts: History
+    header: Header
+    partition: Partition
+
+    @property
+    def operation(self) -> Operation:
+        """The folded operation."""
+        return self.seen.operation
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """An agent's structure and checkpoints as of `header`."""
+
+    agent: Agent
+    checkpoints: dict[str, Checkpoint]
+    checkpoint_facts: History
+    header: Header
+
+
+def age_s(header: Header) -> float:
+    """How old an answer is: seconds since the projector last said that it was up to date."""
+    return max(0.0, (header.now_ms - header.seen_ms) / 1000)
+
+
+class View:
+    """Reads a store's projection.
+
+    Args:
+        max_age_s: an answer from a projector that has been silent for longer is stale.
+    """
+
+    def __init__(self, store: Store, *, max_age_s: float = 30.0) -> None:
+        self._store = store
+        self._max_age_s = max_age_s
+        self._last: dict[Partition, tuple[str, int]] = {}
+        self._partition_of: dict[tuple[Topic, str], int] = {}
+
+    # -- places ------------------------------------------------------------------------
+
+    def effects_partition(self, op_id: str) -> Partition:
+        """Where an operation's facts stand."""
+        return Partition(Topic.EFFECTS, self._store.log.partition_of(Topic.EFFECTS, op_id))
+
+    def agents_partition(self, agent_id: str) -> Partition:
+        """Where an agent's facts stand."""
+        return Partition(Topic.AGENTS, self._store.log.partition_of(Topic.AGENTS, agent_id))
+
+    def partitions(self, topic: Topic) -> list[Partition]:
+        """All partitions of a topic."""
+        return [Partition(topic, n) for n in range(self._store.log.partitions(topic))]
+
+    # -- raw reads ---------------------------------------------------------------------
+
+    def trusted(self, partition: Partition, header: Header) -> Header:
+        """`header` if it may be believed. Raises StaleProjectionError otherwise."""
+        if not header.opened or header.halted:
+            why = header.halted or (
+                f"it is being rebuilt ({header.applied_offset} of {header.horizon} records)"
+                if header.incarnation
+                else "no projector has read this partition yet"
+            )
+            raise _stale(partition, why, header)
+        incarnation, applied = self._last.get(partition, ("", 0))
+        if incarnation == header.incarnation and header.applied_offset < applied:
+            raise _stale(partition, f"it went back from offset {applied}", header)
+        if age_s(header) > self._max_age_s:
+            raise _stale(partition, f"no projector has been seen for {age_s(header):.0f} s", header)
+        self._last[partition] = (header.incarnation, header.applied_offset)
+        return header
+
+    async def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
+        """Documents of a partition, if it may be believed."""
+        snapshot = await self._store.projection.read(partition, keys)
+        self.trusted(partition, snapshot.header)
+        return snapshot
+
+    async def scan(self, partition: Partition, collection: str) -> Snapshot:
+        """A whole collection, if the partition may be believed."""
+        snapshot = await self._store.projection.scan(partition, collection)
+        self.trusted(partition, snapshot.header)
+        return snapshot
+
+    # -- operations --------------------------------------------------------------------
+
+    async def operation(self, op_id: str) -> OperationView:
+        """One operation; one without any facts is FREE."""
+        return (await self.operations(self.effects_partition(op_id), [op_id]))[0]
+
+    async def folded(self, op_id: str) -> tuple[Operation, History]:
+        """An operation by its facts alone, and those facts (one read)."""
+        key = DocumentKey(docs.OPS, op_id)
+        snapshot = await self.read(self.effects_partition(op_id), [key])
+        facts = docs.read_history(snapshot.documents.get(key))
+        return fold_operation(op_id, facts), facts
+
+    async def operations(self, partition: Partition, op_ids: Sequence[str]) -> list[OperationView]:
+        """Operations of one partition, each with whether its owner is fenced."""
+        keys = [DocumentKey(docs.OPS, op_id) for op_id in op_ids]
+        marks = [DocumentKey(docs.UNSAFE, op_id) for op_id in op_ids]
+        snapshot = await self.read(partition, [*keys, *marks])
+        found = []
+        for op_id, key, mark in zip(op_ids, keys, marks, strict=True):
+            facts = docs.read_history(snapshot.documents.get(key))
+            unsafe = _problem(snapshot.documents.get(mark))
+            found.append((fold_operation(op_id, facts), facts, unsafe))
+        ended = await self._fenced_owners(partition, [op for op, _, _ in found])
+        return [
+            OperationView(SeenOperation(op, unsafe, op.op_id in ended), facts, snapshot.header, partition)
+            for op, facts, unsafe in found
+        ]
+
+    async def _fenced_owners(self, partition: Partition, operations: Iterable[Operation]) -> set[str]:
+        """op_ids whose owner is fenced in this partition, or belongs to a former log generation."""
+        owned = [o for o in operations if o.status in {Status.OWNED, Status.IN_DOUBT} and o.owner]
+        if not owned:
+            return set()
+        keys = {o.op_id: docs.fence_document(o.owner.intent.agent_id, o.owner.intent.branch_id)
+                for o in owned if o.owner}  # fmt: skip
+        snapshot = await self.read(partition, list(dict.fromkeys(keys.values())))
+        ended = set()
+        for operation in owned:
+            epoch = operation.owner.intent.epoch if operation.owner else Position(0, -1)
+            fence = docs.fence_epoch(docs.read_history(snapshot.documents.get(keys[operation.op_id])))
+            if (fence is not None and fence > epoch) or epoch.generation < snapshot.header.generation:
+                ended.add(operation.op_id)
+        return ended
+
+    async def agent_operations(self, agent_id: str) -> list[OperationView]:
+        """Every operation that this agent has attempted, over all partitions."""
+        views = await asyncio.gather(*(self._agent_operations(p, agent_id) for p in self.partitions(Topic.EFFECTS)))
+        return [view for part in views for view in part]
+
+    async def _agent_operations(self, partition: Partition, agent_id: str) -> list[OperationView]:
+        snapshot = await self.scan(partition, docs.agent_ops(agent_id))
+        op_ids = [key for _, key in snapshot.documents]
+        found: list[OperationView] = []
+        for start in range(0, len(op_ids), 500):
+            found += await self.operations(partition, op_ids[start : start + 500])
+        return found
+
+    async def open_operations(self) -> list[OperationView]:
+        """Every operation that is owned, in doubt, unsafe, or has an anomaly."""
+        found: list[OperationView] = []
+        for partition in self.partitions(Topic.EFFECTS):
+            snapshot = await self.scan(partition, docs.OPEN)
+            op_ids = [key for _, key in snapshot.documents]
+            for start in range(0, len(op_ids), 500):
+                found += await self.operations(partition, op_ids[start : start + 500])
+        return found
+
+    # -- agents ------------------------------------------------------------------------
+
+    async def agent(self, agent_id: str) -> AgentView:
+        """An agent's structure and checkpoints; empty for one that was never seen."""
+        partition = self.agents_partition(agent_id)
+        structure, marks, unsafe = await asyncio.gather(
+            self.scan(partition, docs.agent_documents("session", agent_id)),
+            self.scan(partition, docs.agent_documents("checkpoint", agent_id)),
+            self.scan(partition, docs.UNSAFE),
+        )
+        agent = fold_agent(agent_id, _all_facts(structure))
+        bad = [key.key for key in unsafe.documents if log_keys.agent_of(key.key) in _families(agent_id)]
+        if bad and not agent.unsafe:
+            agent.unsafe = f"records that were set aside under {', '.join(sorted(bad)[:3])}"
+        facts = tuple(_all_facts(marks))
+        return AgentView(agent, fold_checkpoints(agent, facts), facts, structure.header)
+
+    async def known_agent(self, agent_id: str) -> AgentView:
+        """As `agent`; raises NotFoundError for one that the ledger has never seen."""
+        view = await self.agent(agent_id)
+        if not view.agent.sessions:
+            raise NotFoundError(
+                f"agent {agent_id} is not in this ledger.",
+                next_step="List the agents with `fencepost agents list`.",
+                field="agent",
+            )
+        return view
+
+    async def agents(self) -> list[str]:
+        """The ids of all agents."""
+        found: set[str] = set()
+        for partition in self.partitions(Topic.AGENTS):
+            snapshot = await self.scan(partition, docs.AGENTS)
+            found |= {key for _, key in snapshot.documents}
+        return sorted(found)
+
+    async def absorbed(self, agent_id: str) -> dict[tuple[str, int], list[Point]]:
+        """(op_id, round) → where sessions of this agent absorbed it."""
+        found: dict[tuple[str, int], list[Point]] = {}
+        for fact in await self._agent_facts(agent_id, "absorbed"):
+            if fact.kind is AgentKind.ABSORBED:
+                found.setdefault((fact.op_id, fact.round), []).append(Point(fact.epoch, fact.seq))
+        return found
+
+    async def calls(self, agent_id: str) -> list[AgentFact]:
+        """Calls that were reported to have bypassed the ledger."""
+        facts = await self._agent_facts(agent_id, "call")
+        return [fact for fact in facts if fact.kind is AgentKind.CALL_REPORTED]
+
+    async def _agent_facts(self, agent_id: str, family: str) -> list[AgentFact]:
+        snapshot = await self.scan(self.agents_partition(agent_id), docs.agent_documents(family, agent_id))
+        return [decode_agent(fact) for _, fact in _all_facts(snapshot)]
+
+    async def seqs(self, session: Session) -> set[int]:
+        """The sequence numbers that the projection has seen of a session."""
+        partitions = [*self.partitions(Topic.EFFECTS), self.agents_partition(session.opened.agent_id)]
+        parts = await asyncio.gather(*(self.scan(p, docs.seqs(session.session_id)) for p in partitions))
+        seen: set[int] = set()
+        for part in parts:
+            seen |= docs.bits_of({int(key): data for (_, key), data in part.documents.items()})
+        return seen
+
+    async def written(self, session: Session, checkpoint_facts: History) -> int:
+        """Up to where a session's sequence is complete (its low-water mark)."""
+        voided = set(session.voided)
+        for _, data in checkpoint_facts:
+            fact = decode_agent(data)
+            if fact.session_id == session.session_id:
+                voided |= set(fact.voided)
+        return low_water(await self.seqs(session), voided)
+
+    async def ledger_fact(self) -> AgentFact | None:
+        """The fact that created this ledger, once it is applied."""
+        partition = Partition(Topic.AGENTS, 0)
+        snapshot = await self.read(partition, [DocumentKey(docs.LEDGER, log_keys.LEDGER)])
+        facts = list(_all_facts(snapshot))
+        return decode_agent(min(facts).fact) if facts else None
+
+
+def _families(agent_id: str) -> set[tuple[str, str]]:
+    return {(family, agent_id) for family in ("session", "branch", "rollback", "checkpoint", "absorbed", "call")}
+
+
+def _all_facts(snapshot: Snapshot) -> Iterable[PositionedFact]:
+    for data in snapshot.documents.values():
+        yield from docs.read_history(data)
+
+
+def _problem(note: bytes | None) -> str:
+    if note is None:
+        return ""
+    values = json.loads(note)
+    return f"the record at offset {values['offset']} was set aside: {values['problem']}"
+
+
+def _stale(partition: Partition, why: str, header: Header) -> StaleProjectionError:
+    return StaleProjectionError(
+        f"the projection of {partition} cannot be decided from: {why}.",
+        next_step="See `fencepost projector lag`; start one with `fencepost projector run`.",
+        partition=str(partition),
+        applied_offset=header.applied_offset,
+    )

@@ -1,0 +1,1 @@
+"""Writes the ledger's records to Kafka."""

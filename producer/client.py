@@ -1,0 +1,182 @@
+"""The Kafka client, with nothing of it showing: the only module of this package that imports it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
+
+from . import errors
+from .errors import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .settings import Settings
+
+logger = logging.getLogger("fencepost.producer")
+
+_PURGE_TIMEOUT_S = 2.0
+_NOT_YET = frozenset({"UNKNOWN_TOPIC_OR_PART", "LEADER_NOT_AVAILABLE"})  # a new topic takes a moment to be known
+_NOT_YET_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One record on its way, as bytes."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The record is durable. `offset` is None when a lost answer was made up for (the client then knows no offset)."""
+
+    offset: int | None
+
+
+class NotNowError(Exception):
+    """The record was not taken: the client's queue is full, or the client failed. It has to wait."""
+
+
+class RefusedByClientError(Exception):
+    """The client did not take the record."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+
+
+def partition_for(key: bytes, count: int) -> int:
+    """The partition that the one partitioner, murmur2, gives `key` among `count`."""
+    return confluent_kafka.murmur2(key, count)
+
+
+class Client:
+    """One idempotent producer. Callbacks run in the thread that polls.
+
+    Args:
+        bootstrap: brokers, comma separated.
+        settings: the bounds.
+        on_partitions: called now and then with a topic and the partition count that the brokers tell.
+
+    Attributes:
+        failed: whether this producer can never send again.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        settings: Settings,
+        *,
+        on_partitions: Callable[[str, int], None],
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._settings = settings
+        self.failed = False
+        self._on_partitions = on_partitions
+        configuration = {
+            **settings.client_configuration(bootstrap),
+            "error_cb": self._told_error,
+            "stats_cb": self._told_statistics,
+        }
+        try:
+            self._producer = confluent_kafka.Producer(configuration, logger=logger)
+        except KafkaException as error:
+            raise errors.unreachable(bootstrap, *_words(error.args[0])) from error
+
+    def send(self, message: Message, answer: Callable[[Delivered | Failure], None]) -> None:
+        """Take a record; `answer` is called once while polling.
+
+        Raises:
+            NotNowError: the record has to wait for room or for another client.
+            RefusedByClientError: for another reason. In both cases the record was not taken.
+        """
+        began = time.monotonic()
+
+        def delivered(error: KafkaError | None, told: confluent_kafka.Message) -> None:
+            if error is None:
+                offset = told.offset()
+                answer(Delivered(offset if offset is not None and offset >= 0 else None))
+                return
+            code, text = _words(error)
+            if error.fatal():
+                self.failed = True
+            answer(
+                Failure(code, text, handed_over=True, elapsed_s=time.monotonic() - began, cause=KafkaException(error))
+            )
+
+        try:
+            self._producer.produce(
+                message.topic, message.value, message.key, partition=message.partition, on_delivery=delivered
+            )
+        except BufferError as error:
+            raise NotNowError from error
+        except KafkaException as error:
+            code, text = _words(error.args[0])
+            if code == "_FATAL":
+                self.failed = True
+                raise NotNowError from error
+            raise RefusedByClientError(Failure(code, text, handed_over=False, cause=error)) from error
+
+    def poll(self, timeout_s: float) -> None:
+        """Wait for answers up to `timeout_s` and hand out those that are there."""
+        try:
+            self._producer.poll(timeout_s)
+        except KafkaException as error:  # only a failure for good comes up here
+            self._told_error(error.args[0])
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the brokers say that `topic` has. Raises StoreUnavailableError."""
+        deadline = time.monotonic() + min(_NOT_YET_TIMEOUT_S, self._settings.metadata_timeout_s)
+        while True:
+            try:
+                told = self._producer.list_topics(topic, timeout=self._settings.metadata_timeout_s).topics[topic]
+            except KafkaException as error:
+                raise errors.unreachable(self._bootstrap, *_words(error.args[0])) from error
+            if told.error is None and told.partitions:
+                return len(told.partitions)
+            code = told.error.name() if told.error else "it has no partitions"
+            if code not in _NOT_YET or time.monotonic() > deadline:
+                raise errors.missing_topic(self._bootstrap, topic, code)
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Drop what is still on its way (answering it) and release the connections."""
+        for step in (partial(self._producer.purge, blocking=False), partial(self._producer.flush, _PURGE_TIMEOUT_S)):
+            try:
+                step()
+            except KafkaException as error:
+                logger.debug("while closing: %s", error)
+        self._producer.close()
+
+    def leak(self) -> None:
+        """Never free the producer: in a forked child that would wait for threads and locks which only the parent has."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._producer))
+
+    def _told_error(self, error: KafkaError) -> None:
+        if error.fatal() or error.name() == "_FATAL":
+            logger.error("the producer failed for good and is replaced: %s", error)
+            self.failed = True
+        else:
+            logger.warning("the client reports %s", error)
+
+    def _told_statistics(self, text: str) -> None:
+        for topic, told in json.loads(text).get("topics", {}).items():
+            known = [number for number, one in told["partitions"].items() if number != "-1" and not one["unknown"]]
+            if known:
+                self._on_partitions(topic, len(known))
+
+
+def _words(error: KafkaError) -> tuple[str, str]:
+    return error.name(), error.str()

@@ -1,0 +1,169 @@
+"""The log on Kafka: `open_log` is what a `kafka://` URL leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from ..ledger import history
+from ..ledger.positions import Partition, Topic
+from ..schemas.bounds import Limits
+from ..schemas.errors import SchemaError
+from . import errors, sharing
+from .client import Delivered, Message, partition_for
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..ledger.history import Record
+    from ..ledger.urls import StoreUrl
+    from .channel import Channel
+
+MAX_RECORD_BYTES = 1_000_000
+"""Of one encoded record, inclusive. Kafka's default for a batch is a little more."""
+
+_MIN_ITEM_BYTES = 3  # generation, offset and length of a fact take a byte each at least
+_MAX_ITEMS = Limits().max_items
+
+
+def open_log(url: StoreUrl, *, settings: Settings | None = None) -> KafkaLog:
+    """The log that `url` names, ready to publish. Blocks for the metadata of both topics.
+
+    Logs of one process on the same brokers share one client. It gets its producer id in the background, about half a
+    second after it was made; a record that is published earlier waits for that, no longer.
+
+    Args:
+        url: of the scheme kafka.
+        settings: the bounds; the default ones suit a claim deadline of half a minute.
+
+    Raises:
+        StoreUnavailableError: the brokers or a topic cannot be reached; trying again is safe.
+        GuaranteeError: the schema registry refuses the schemas.
+    """
+    encode = _encoder(url)
+    channel = sharing.acquire(url.bootstrap, settings or Settings())
+    try:
+        counts = {topic: channel.partitions(url.topic(topic)) for topic in Topic}
+    except BaseException:
+        sharing.release(channel)
+        raise
+    return KafkaLog(channel, names={topic: url.topic(topic) for topic in Topic}, counts=counts, encode=encode)
+
+
+class KafkaLog:
+    """The `Log` port on Kafka.
+
+    `publish` may be called in any event loop of the process; the rest from any thread. A log that was opened before a
+    fork refuses to work in the child.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        names: Mapping[Topic, str],
+        counts: Mapping[Topic, int],
+        encode: Callable[[Record], bytes],
+    ) -> None:
+        self._channel = channel
+        self._names = names
+        self._counts = counts
+        self._encode = encode
+        self._pid = os.getpid()
+        self._closed = False
+
+    def partitions(self, topic: Topic) -> int:
+        """How many partitions `topic` has. Raises GuaranteeError once the brokers tell another number."""
+        name, count = self._names[topic], self._counts[topic]
+        told = self._channel.counts.get(name, count)
+        if told != count:
+            raise errors.repartitioned(name, told, count)
+        return count
+
+    def partition_of(self, topic: Topic, key: str) -> int:
+        """The partition that murmur2 gives `key`: the one that any client with Kafka's own partitioner would choose."""
+        return partition_for(key.encode(), self.partitions(topic))
+
+    async def publish(self, partition: Partition, record: Record) -> int | None:
+        """Append `record`; return its offset, or None when the broker did not tell it.
+
+        1. Check and encode. 2. Hand the record to the client before anything is awaited, so that the order of calls is
+        the order in the log; wait for room if there is none. 3. Wait until all in-sync replicas have it.
+
+        Raises:
+            RecordTooLargeError, PublishRefusedError: certainly not written.
+            OutcomeUnknownError: may or may not be written, now or later; safe to publish again.
+            GuaranteeError: the partition count changed; not written.
+            StoreUnavailableError: closed, or opened before a fork; not written.
+        """
+        self._require_usable()
+        key = self._checked_key(partition, record)  # 1
+        value = self._encoded(partition, record)
+        message = Message(self._names[partition.topic], partition.number, key, value)
+        outcome = await self._channel.publish(self, message)  # 2, 3
+        if isinstance(outcome, Delivered):
+            return outcome.offset
+        raise errors.of_publish(outcome, partition, len(value)) from outcome.cause
+
+    async def close(self) -> None:
+        """Wait for what this log published, within a bound, and give the client back; again does nothing.
+
+        Publishes that are still open then end with OutcomeUnknownError.
+        """
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        await asyncio.to_thread(self._release)
+
+    def _release(self) -> None:
+        self._channel.drain(self, self._channel.settings.close_timeout_s)
+        sharing.release(self._channel)
+
+    def _require_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise errors.forked()
+        if self._closed:
+            raise errors.closed()
+
+    def _checked_key(self, partition: Partition, record: Record) -> bytes:
+        count = self.partitions(partition.topic)
+        try:
+            key = record.key.encode()
+        except UnicodeEncodeError as error:
+            reason = "its key cannot be written as UTF-8"
+            raise errors.refused(partition, reason, "Take another key.") from error
+        if not key:
+            raise errors.refused(partition, "it has no key", "Give it the key of its history.")
+        if not 0 <= partition.number < count:
+            raise errors.refused(partition, f"there are {count} partitions", "Ask partition_of.")
+        if partition.topic is Topic.EFFECTS and partition.number != (right := partition_for(key, count)):
+            reason = f"key {record.key!r} belongs into partition {right}"
+            raise errors.refused(partition, reason, "Ask partition_of.")
+        return key
+
+    def _encoded(self, partition: Partition, record: Record) -> bytes:
+        facts = sum(len(one.fact) + _MIN_ITEM_BYTES for one in record.history) + len(record.fact or b"")
+        try:
+            value = self._encode(record)
+        except SchemaError as error:
+            if facts > MAX_RECORD_BYTES // 2 or len(record.history) > _MAX_ITEMS:
+                raise errors.too_large(facts, MAX_RECORD_BYTES) from error
+            raise errors.refused(partition, f"it cannot be encoded ({error})", "Correct the record.") from error
+        if len(value) > MAX_RECORD_BYTES:
+            raise errors.too_large(len(value), MAX_RECORD_BYTES)
+        return value
+
+
+def _encoder(url: StoreUrl) -> Callable[[Record], bytes]:
+    """How records become bytes: single-object encoding, or the registry's wire format where the URL names one."""
+    if not url.registry:
+        return history.encode
+    from ..schemas.registry import connect  # noqa: PLC0415 - only with a registry
+
+    try:
+        codec = connect(url.registry, [url.topic(topic) for topic in Topic])
+    except SchemaError as error:
+        raise errors.of_registry(error) from error
+    return lambda record: codec.encode_record(history.to_values(record))

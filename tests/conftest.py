@@ -1,0 +1,27 @@
+"""What every test gets: the services' fixtures, their markers, and the choice of services in the header."""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+import services
+from services import (  # noqa: F401  fixtures are found by name
+    kafka3,
+    kafka3_cluster,
+    kafka_bootstrap,
+    private_kafka,
+    private_redis,
+    redis_url,
+)
+
+hypothesis.settings.register_profile("fencepost", deadline=None, print_blob=True)  # two shared cores keep no deadline
+hypothesis.settings.load_profile("fencepost")
+
+
+def pytest_report_header() -> list[str]:
+    return services.report_header()
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    services.add_markers(items)

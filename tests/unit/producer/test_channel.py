@@ -1,0 +1,123 @@
+"""Sharing, back-pressure, event loops, and the replacement of a failed producer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from confluent_kafka import KafkaError
+from unit.producer.mock_kafka import PRODUCE, MockKafka, OpenLog, publish
+
+from fencepost.ledger.errors import OutcomeUnknownError, PublishRefusedError
+from fencepost.producer import errors, sharing
+from fencepost.producer.settings import Settings
+
+
+def test_logs_of_a_process_share_one_client(opened: OpenLog) -> None:
+    """Equal settings share; the client lives as long as the last log; other settings have their own."""
+    first, second, other = opened(), opened(), opened(Settings(message_timeout_s=3.0, close_timeout_s=1.0))
+    channel = first._channel
+    assert second._channel is channel
+    assert other._channel is not channel
+    asyncio.run(first.close())
+    assert asyncio.run(publish(second)) == 0
+    asyncio.run(second.close())
+    assert not channel._poller.is_alive()
+    assert channel not in sharing._channels.users
+    assert asyncio.run(publish(opened())) == 1
+
+
+def test_a_full_queue_makes_publishers_wait_in_order(mock: MockKafka, opened: OpenLog) -> None:
+    """With room for three records, fifty publishes all get through, in the order of their calls."""
+    log = opened(Settings(max_queued=3, close_timeout_s=1.0))
+
+    async def burst() -> list[int | None]:
+        await publish(log)
+        mock.delay(20)
+        return await asyncio.gather(*(publish(log) for _ in range(50)))
+
+    assert asyncio.run(burst()) == list(range(1, 51))
+
+
+def test_waiting_for_room_is_bounded(mock: MockKafka, opened: OpenLog) -> None:
+    """Who waits for room too long is refused, certainly unwritten; what the client had taken is unknown."""
+    log = opened(Settings(max_queued=2, room_timeout_s=0.3, message_timeout_s=1.5, max_waiting=2, close_timeout_s=1.0))
+
+    async def scenario() -> list[int | BaseException | None]:
+        await publish(log)
+        mock.down()
+        return await asyncio.gather(*(publish(log) for _ in range(5)), return_exceptions=True)
+
+    got = asyncio.run(scenario())
+    assert [type(one) for one in got] == [OutcomeUnknownError] * 2 + [PublishRefusedError] * 3
+    assert [getattr(one, "code", None) for one in got[2:]] == [errors.NO_ROOM] * 3
+
+
+def test_a_cancelled_waiter_is_never_sent(mock: MockKafka, opened: OpenLog) -> None:
+    """A publish that is given up while it waits for room leaves no record and keeps nobody up."""
+    log = opened(Settings(max_queued=1, close_timeout_s=1.0))
+
+    async def scenario() -> None:
+        await publish(log)
+        mock.delay(200)
+        sent, dropped, later = (asyncio.create_task(publish(log)) for _ in range(3))
+        await asyncio.sleep(0)
+        dropped.cancel()
+        assert [await sent, await later] == [1, 2]
+        assert not log._channel._open
+
+    asyncio.run(scenario())
+
+
+def test_outcomes_come_in_the_loop_that_asked(opened: OpenLog) -> None:
+    """Two threads with an event loop each share a log; asyncio's debug mode would object to a foreign thread."""
+    log = opened()
+    offsets: list[int | None] = []
+
+    async def burst() -> None:
+        offsets.extend(await asyncio.gather(*(publish(log) for _ in range(200))))
+
+    threads = [threading.Thread(target=lambda: asyncio.run(burst(), debug=True)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(offset for offset in offsets if offset is not None) == list(range(400))
+
+
+def test_an_outcome_for_a_closed_loop_harms_nobody(mock: MockKafka, opened: OpenLog) -> None:
+    """A loop that went away before the outcome came does not stop the poller."""
+    log = opened()
+    asyncio.run(publish(log))
+    mock.delay(200)
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(publish(log), 0.05))
+    assert asyncio.run(publish(log)) == 2
+
+
+def test_a_producer_that_fails_for_good_is_replaced(mock: MockKafka, opened: OpenLog) -> None:
+    """What it had taken is unknown; later publishes go through a new one."""
+    log = opened()
+    asyncio.run(publish(log))
+    failed = log._channel._client
+    mock.answer_with(PRODUCE, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    with pytest.raises(OutcomeUnknownError):
+        asyncio.run(publish(log))
+    assert asyncio.run(publish(log)) == 1
+    assert failed.failed
+    assert log._channel._client is not failed
+
+
+def test_a_producer_that_keeps_failing_is_replaced_slowly(mock: MockKafka, opened: OpenLog) -> None:
+    """A failure that comes back does not make the poller spin: replacements are a second apart."""
+    log = opened()
+    asyncio.run(publish(log))
+    began = time.monotonic()
+    for _ in range(3):
+        mock.answer_with(PRODUCE, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        with pytest.raises(OutcomeUnknownError):
+            asyncio.run(publish(log))
+    assert asyncio.run(publish(log)) == 1
+    assert time.monotonic() - began > 2
