@@ -93,9 +93,8 @@ def identity_checks(facts: TopicFacts, recorded: Mapping[str, str], known_id: st
         recorded: `identity` of it as it was first seen; empty when that is not known.
         known_id: the topic id from elsewhere, or "".
     """
-    checks = []
-    for wanted in dict.fromkeys(filter(None, (recorded.get("topic_id", ""), known_id))):
-        checks.append(Check(f"{facts.name}: topic id", facts.topic_id == wanted, facts.topic_id, wanted))
+    ids = dict.fromkeys(filter(None, (recorded.get("topic_id", ""), known_id)))
+    checks = [Check(f"{facts.name}: topic id", facts.topic_id == wanted, facts.topic_id, wanted) for wanted in ids]
     if count := recorded.get("partitions"):
         same = str(facts.partitions) == count
         checks.append(Check(f"{facts.name}: partitions", same, str(facts.partitions), f"exactly {count}"))

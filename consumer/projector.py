@@ -64,7 +64,9 @@ class Projector:
         self._redis = connect(url.projection)
         self._producer = Producer(kafka_client.producer_settings(url))
         settings = kafka_client.projector_settings(url, group)
-        self._consumer = Consumer({**settings, "stats_cb": self._heard, "error_cb": _report, "on_commit": self._heard_commit})
+        self._consumer = Consumer(
+            {**settings, "stats_cb": self._heard, "error_cb": _report, "on_commit": self._heard_commit}
+        )
         self._partitioners = {
             topic: kafka_client.partitioner(count)
             for topic, count in kafka_client.partition_counts(url, self._consumer).items()

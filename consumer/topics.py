@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -19,7 +19,7 @@ from .redis_client import connect_async, eviction_checks, is_cluster, translated
 
 if TYPE_CHECKING:
     import concurrent.futures
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from ..ledger.urls import StoreUrl
     from .redis_client import AsyncClient
@@ -60,7 +60,7 @@ class Admin:
         self._known_topic_ids = known_topic_ids
         self._admin = AdminClient(kafka_client.admin_settings(url))
 
-    async def initialise(self, partitions: int, development: bool, min_compaction_lag_ms: int | None = None) -> None:  # noqa: FBT001 (the port's own signature)
+    async def initialise(self, *, partitions: int, development: bool, min_compaction_lag_ms: int | None = None) -> None:
         """Create the topics that are missing, and record which topics the ledger has.
 
         Args:
@@ -78,7 +78,14 @@ class Admin:
         await self.record(facts)
 
     async def check(self) -> Sequence[Check]:
-        """Every guarantee, looked at now: topics, their identity, Redis, and the projector."""
+        """Every guarantee, looked at now, and whether the projector does its work."""
+        checks = list(await self.guarantees())
+        if all(check.ok for check in checks if check.severity == "refuse"):
+            checks += await self._projector_checks((await self.facts()).partitions)
+        return checks
+
+    async def guarantees(self) -> Sequence[Check]:
+        """Every guarantee of the topics and of Redis, looked at now."""
         checks: list[Check] = []
         topics = {topic: await self._topic(topic) for topic in Topic}
         recorded, redis_checks = await self._redis_checks()
@@ -89,11 +96,7 @@ class Admin:
             known = self._known_topic_ids.get(topic, "")
             checks += setting_checks(facts, development=self._url.development)
             checks += identity_checks(facts, recorded.get(topic, {}), known)
-        checks += redis_checks
-        reachable = all(check.ok for check in redis_checks)
-        if reachable and None not in topics.values():
-            checks += await self._projector_checks({t: f.partitions for t, f in topics.items() if f is not None})
-        return checks
+        return checks + redis_checks
 
     async def facts(self) -> LogFacts:
         """Ids and partition counts of the topics, and how long a record is safe from compaction."""
@@ -171,7 +174,7 @@ class Admin:
             async with _redis(self._url) as client:
                 everywhere = {"target_nodes": "primaries"} if is_cluster(self._url.projection) else {}
                 memory = await client.info("memory", **everywhere)
-                noted = await client.hgetall(keys.meta(self._url.prefix))
+                noted: Any = await client.hgetall(keys.meta(self._url.prefix))
         except StoreUnavailableError as error:
             return {}, [Check("Redis answers", ok=False, found=str(error), wanted="yes")]
         recorded: dict[Topic, dict[str, str]] = {topic: {} for topic in Topic}
@@ -185,8 +188,6 @@ class Admin:
         try:
             partitions = [Partition(topic, number) for topic, count in counts.items() for number in range(count)]
             headers = {p: (await projection.read(p, ())).header for p in partitions}
-        except GuaranteeError:
-            return []  # the check of the policy says it already
         finally:
             await projection.close()
         silent = [str(p) for p, h in headers.items() if h.now_ms - h.seen_ms > _PROJECTOR_SILENT_MS]
@@ -195,7 +196,7 @@ class Admin:
         return [
             Check("projector runs", not silent, _listed("silent", silent), "seen in the last 10 s", "warn"),
             Check("projection is open", not closed, _listed("not open", closed), "all partitions", "warn"),
-            Check("no partition is halted", not halted, _listed("halted", halted), "none"),
+            Check("no partition is halted", not halted, _listed("halted", halted), "none", "warn"),
         ]
 
 
@@ -208,5 +209,12 @@ def _is(error: StoreUnavailableError, code: int) -> bool:
     return isinstance(cause, KafkaException) and cause.args[0].code() == code
 
 
-class _redis:  # noqa: N801
-    pass
+@asynccontextmanager
+async def _redis(url: StoreUrl) -> AsyncIterator[AsyncClient]:
+    """A client for a few calls, with its errors translated."""
+    client = connect_async(url.projection)
+    try:
+        with translated(url.projection):
+            yield client
+    finally:
+        await client.aclose()

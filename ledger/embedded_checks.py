@@ -115,7 +115,9 @@ def _contents(sql: apsw.Connection) -> Sequence[Check]:
     checks = [Check("integrity", sound == "ok", sound, "ok")]
     for partition in tables.PARTITIONS:
         _, end = tables.log_bounds(sql, partition)
-        applied = tables.read_header(sql, partition).applied_offset
-        found, wanted = f"applied to {applied}", f"the log's end, {end}"
-        checks.append(Check(f"projection {partition}", applied == end, found, wanted))
+        header = tables.read_header(sql, partition)
+        applied, settled = header.applied_offset, header.settled_offset
+        wanted = f"the log's end, {end}"
+        checks.append(Check(f"projection {partition}", applied == end, f"applied to {applied}", wanted))
+        checks.append(Check(f"debts {partition}", settled == applied, f"settled to {settled}", wanted, "warn"))
     return checks

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .embedded_errors import DatabaseError, defect, set_back, translate
 from .embedded_tables import read_header
 from .embedded_threads import Reply, Worker
-from .errors import FencepostError, StoreUnavailableError
+from .errors import FencepostError, StoreClosedError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -93,7 +93,7 @@ class Reader(Worker):
                 self._serve(work, reply)
             self._look(arrived)
         self._drop()
-        self._fail_waiters(StoreUnavailableError("The ledger was closed.", next_step="Open it again."))
+        self._fail_waiters(StoreClosedError("The ledger was closed.", next_step="Open it again."))
 
     def _has_work(self) -> bool:
         """Wait for something to do, or for the time to poll; False when the thread is to end."""

@@ -14,8 +14,9 @@ from .embedded_file import DatabaseFile
 from .embedded_reader import Reader
 from .embedded_threads import Reply
 from .embedded_writer import Job, Writer
-from .errors import StoreUnavailableError
+from .errors import StoreClosedError, StoreUnavailableError
 from .ports import DocumentKey, Snapshot
+from .positions import Partition, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from .embedded_file import Connection
     from .history import LogEntry, Record
     from .ports import Check, Header
-    from .positions import Partition, Topic
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class _Process:
     def require(self) -> None:
         """Raise StoreUnavailableError in any other process."""
         if not self.is_this:
-            raise StoreUnavailableError(
+            raise StoreClosedError(
                 "This ledger was opened before the process was forked.",
                 next_step="Open the ledger after the fork, once in each process.",
             )
@@ -245,6 +245,10 @@ class EmbeddedStore:
         del partitions, development
         self._process.require()
         await asyncio.get_running_loop().run_in_executor(None, self._file.create, generation)
+
+    async def generation(self) -> int:
+        """The log generation of the file. Raises StoreError, StoreUnavailableError."""
+        return (await self.projection.read(Partition(Topic.AGENTS, 0), [])).header.generation
 
     async def rebuild(self, progress: Callable[[Partition, int, int], None] = lambda *_: None) -> None:
         """Drop the projection and derive it again from the log: other incarnation, same documents.

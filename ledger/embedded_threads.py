@@ -7,7 +7,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .errors import FencepostError, StoreUnavailableError
+from .errors import FencepostError, StoreClosedError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ class Worker:
     def _admit(self, waiting: int) -> None:
         """Take up one more job. Raises StoreUnavailableError if it cannot be served. The lock is held."""
         if self._closed:
-            raise StoreUnavailableError("The ledger is closed.", next_step="Open it again.")
+            raise StoreClosedError("The ledger is closed.", next_step="Open it again.")
         if waiting >= MAX_WAITING:
             raise StoreUnavailableError(f"{waiting} calls are waiting already.", next_step="Try again later.")
         if not self._started:

@@ -21,7 +21,13 @@ from typing import Any, TypeVar
 
 from . import log_keys
 from . import projection as docs
-from .errors import OutcomeUnknownError, StaleProjectionError, StoreUnavailableError
+from .errors import (
+    FencepostError,
+    OutcomeUnknownError,
+    StaleProjectionError,
+    StoreClosedError,
+    StoreUnavailableError,
+)
 from .facts import AgentFact, EffectFact, EffectKind, encode_agent, encode_effect
 from .history import History, Record
 from .ports import DocumentKey, Store
@@ -133,12 +139,17 @@ class Engine:
             RecordTooLargeError, PublishRefusedError: certainly not written.
         """
         deadline = self.clock.monotonic() + self.limits.publish_s
-        pause = 0.05
+        pause, unknown = 0.05, False
         while True:
             try:
                 return await self.store.log.publish(partition, record)
-            except (OutcomeUnknownError, StoreUnavailableError) as error:
-                if self.clock.monotonic() + pause >= deadline:
+            except FencepostError as error:
+                # Once one try was unknown, no later answer makes the record certainly unwritten.
+                unknown = unknown or isinstance(error, OutcomeUnknownError)
+                again = error.retryable or isinstance(error, OutcomeUnknownError)
+                if not again or self.clock.monotonic() + pause >= deadline:
+                    if not unknown:
+                        raise
                     raise OutcomeUnknownError(
                         f"a record for {partition} was not acknowledged in {self.limits.publish_s:g} s; "
                         "it may or may not be written.",
@@ -287,7 +298,7 @@ class Loop:
         """Run `work` on the loop; the future of its result."""
         if os.getpid() != self._pid:
             work.close()
-            raise StoreUnavailableError(
+            raise StoreClosedError(
                 "this ledger was opened before a fork; its threads did not come along.",
                 next_step="Open the ledger in the child process, or start processes with `spawn`.",
             )

@@ -22,6 +22,7 @@
     ├── ResultNotRecordedError        committed, but the result was too large or not encodable
     └── StoreError                    the store cannot serve now
         ├── StoreUnavailableError     not reachable; retryable
+        │   └── StoreClosedError      closed, or opened before a fork: open it anew; not retryable
         ├── StaleProjectionError      not caught up, rebuilding, or too old to decide from; retryable
         ├── OutcomeUnknownError       a publish may or may not have been written
         ├── PublishRefusedError       the broker refused a record: certainly not written
@@ -192,6 +193,12 @@ class StoreUnavailableError(StoreError):
     """The store cannot be reached."""
 
     retryable = True
+
+
+class StoreClosedError(StoreUnavailableError):
+    """This store object is closed, or belongs to the process that was forked."""
+
+    retryable = False
 
 
 class StaleProjectionError(StoreError):

@@ -12,11 +12,12 @@ a background thread, whichever face is used.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TextIO, TypeVar
 
+from . import transfer, verification
 from .engine import Engine, Limits, Loop
 from .guard import Policy, Verdict
 from .lineage import Checkpoint
@@ -222,6 +223,36 @@ class Ledger(_Base):
                 agent, checkpoint=checkpoint, policy=as_policy(policy), branch_id=branch, restored=restored
             )
         )
+
+    # -- the whole ledger --------------------------------------------------------------
+
+    def verify(self, progress: verification.Progress | None = None) -> verification.VerifyReport:
+        """Compare the projection with the log; see `verification.verify`."""
+        return self._call(verification.verify(self._engine, progress=progress))
+
+    def export(self, out: TextIO, progress: transfer.Progress | None = None) -> int:
+        """Write a settled ledger as lines of JSON; see `transfer.export`. Returns the keys written."""
+        return self._call(transfer.export(self._engine, out, progress=progress))
+
+    @classmethod
+    def import_(
+        cls,
+        url: str | None,
+        lines: Iterable[str],
+        *,
+        partitions: int = 12,
+        development: bool = False,
+        progress: transfer.Progress | None = None,
+    ) -> int:
+        """Bring an export into a new ledger at `url`; see `transfer.import_`. Returns the keys written."""
+        importer = cls(open_store(url))
+        try:
+            work = transfer.import_(
+                importer._engine.store, lines, partitions=partitions, development=development, progress=progress
+            )
+            return importer._call(work)
+        finally:
+            importer.close()
 
     # -- in doubt ----------------------------------------------------------------------
 

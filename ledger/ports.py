@@ -91,6 +91,8 @@ class Log(Protocol):
 
         Raises:
             RecordTooLargeError, PublishRefusedError: certainly not written.
+            StoreClosedError, GuaranteeError: certainly not written; this log object serves no more.
+            StoreUnavailableError: certainly not written now; retryable.
             OutcomeUnknownError: may or may not be written, now or later; safe to publish
                 again, since the same fact twice is the same fact.
         """
@@ -187,8 +189,16 @@ class Store(Protocol):
         """A new reader of the log; the caller closes it."""
         ...
 
-    async def initialise(self, *, partitions: int, development: bool) -> None:
-        """Create topics or tables; does nothing to what exists already."""
+    async def initialise(self, *, partitions: int, development: bool, generation: int = 0) -> None:
+        """Create topics or tables; does nothing to what exists already.
+
+        Args:
+            generation: the log generation of a new ledger; higher than 0 for one that takes over.
+        """
+        ...
+
+    async def generation(self) -> int:
+        """The log generation that this store writes."""
         ...
 
     async def check(self) -> Sequence[Check]:

@@ -20,13 +20,19 @@ async def initialise(store: Store, *, partitions: int = 12, development: bool = 
 
     Raises StoreError; nothing that exists is changed.
     """
-    await store.initialise(partitions=partitions, development=development)
+    generation = await _generation(store)
+    await store.initialise(partitions=partitions, development=development, generation=generation)
     known = await asyncio.to_thread(recorded_id, store)
     if known:
         return known
     fact = AgentFact(kind=AgentKind.LEDGER_CREATED, ledger_id=uuid.uuid4().hex[:20])
     await store.log.publish(HOME, Record(log_keys.LEDGER, (), encode_agent(fact), "init"))
     return await asyncio.to_thread(recorded_id, store)
+
+
+async def _generation(store: Store) -> int:
+    """0 for a file, which may not exist yet; else what the URL says."""
+    return 0 if store.url.startswith("sqlite:") else await store.generation()
 
 
 def recorded_id(store: Store) -> str:

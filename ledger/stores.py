@@ -102,13 +102,22 @@ class ComposedStore:
         """A reader of the log; the caller closes it."""
         return cast(LogReader, _load("fencepost.readers", "kafka")(self._parsed))
 
-    async def initialise(self, *, partitions: int, development: bool, min_compaction_lag_ms: int | None = None) -> None:
-        """Create the topics, if they do not exist."""
-        await self.admin.initialise(
-            partitions=partitions,
-            development=development or self._parsed.development,
-            min_compaction_lag_ms=min_compaction_lag_ms,
-        )
+    async def initialise(self, *, partitions: int, development: bool, generation: int = 0) -> None:
+        """Create the topics, if they do not exist.
+
+        Raises InvalidArgumentError when the URL names another generation.
+        """
+        if generation != self._parsed.generation:
+            raise InvalidArgumentError(
+                f"url: it names log generation {self._parsed.generation}, wanted is {generation}.",
+                next_step=f"Put generation={generation} into the URL.",
+                field="url",
+            )
+        await self.admin.initialise(partitions=partitions, development=development or self._parsed.development)
+
+    async def generation(self) -> int:
+        """The log generation that the URL names."""
+        return self._parsed.generation
 
     async def check(self) -> Sequence[Check]:
         """Every guarantee of the log's and the projection's settings."""

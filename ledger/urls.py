@@ -1,9 +1,10 @@
 """Store URLs.
 
     sqlite:///absolute/path/ledger.db
-    kafka://host:9092[,host:9092…]/PREFIX?projection=redis://host:6379/0[&registry=URL][&development=1]
+    kafka://host:9092[,host:9092…]/PREFIX?projection=redis://host:6379/0[&registry=URL][&development=1][&generation=1]
 
-PREFIX names the ledger's two topics, `PREFIX.effects` and `PREFIX.agents`.
+PREFIX names the ledger's two topics, `PREFIX.effects` and `PREFIX.agents`; from generation 1 on, when a
+ledger has moved, `PREFIX.effects.g1` and so on.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class StoreUrl:
         projection: the projection store's URL (kafka).
         registry: a schema registry's URL, or "".
         development: whether weaker broker settings are openly accepted.
+        generation: the log generation: 0, and one more whenever the ledger moved (kafka).
     """
 
     text: str
@@ -41,10 +43,12 @@ class StoreUrl:
     projection: str = ""
     registry: str = ""
     development: bool = False
+    generation: int = 0
 
     def topic(self, topic: Topic) -> str:
         """The Kafka topic's name."""
-        return f"{self.prefix}.{topic.value}"
+        moved = f".g{self.generation}" if self.generation else ""
+        return f"{self.prefix}.{topic.value}{moved}"
 
 
 def parse(text: str) -> StoreUrl:
@@ -64,10 +68,11 @@ def _kafka(text: str) -> StoreUrl:
     example = "kafka://host:9092/fencepost?projection=redis://host:6379/0"
     parts = urlsplit(text)
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    unknown = set(options) - {"projection", "registry", "development"}
+    unknown = set(options) - {"projection", "registry", "development", "generation"}
     prefix = parts.path.strip("/")
     projection = options.get("projection", "")
-    if unknown or not parts.netloc or not _PREFIX.fullmatch(prefix):
+    generation = options.get("generation", "0")
+    if unknown or not generation.isdecimal() or not parts.netloc or not _PREFIX.fullmatch(prefix):
         raise _invalid(text, example)
     if urlsplit(projection).scheme not in {"redis", "rediss", "redis+cluster"}:
         raise _invalid(text, example)
@@ -79,6 +84,7 @@ def _kafka(text: str) -> StoreUrl:
         projection=projection,
         registry=options.get("registry", ""),
         development=options.get("development", "") in {"1", "true", "yes"},
+        generation=int(generation),
     )
 
 

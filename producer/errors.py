@@ -14,6 +14,7 @@ from ..ledger.errors import (
     OutcomeUnknownError,
     PublishRefusedError,
     RecordTooLargeError,
+    StoreClosedError,
     StoreUnavailableError,
 )
 from ..ledger.ports import Check
@@ -141,17 +142,17 @@ def missing_topic(bootstrap: str, topic: str, code: str) -> StoreUnavailableErro
     )
 
 
-def forked() -> StoreUnavailableError:
+def forked() -> StoreClosedError:
     """The log was opened by the parent of this process."""
-    return StoreUnavailableError(
+    return StoreClosedError(
         "This log was opened before the process forked, and its connections belong to the parent.",
         next_step="Open the ledger after the fork, in the process that uses it (or start processes with spawn).",
     )
 
 
-def closed() -> StoreUnavailableError:
+def closed() -> StoreClosedError:
     """The log was closed before this call."""
-    return StoreUnavailableError("This log is closed.", next_step="Open the ledger again.")
+    return StoreClosedError("This log is closed.", next_step="Open the ledger again.")
 
 
 def repartitioned(topic: str, found: int, wanted: int) -> GuaranteeError:

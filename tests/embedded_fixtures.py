@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import apsw
+
 from fencepost.ledger import urls
 from fencepost.ledger.embedded import open_store
 from fencepost.ledger.facts import EffectClass, EffectFact, EffectKind, encode_effect
