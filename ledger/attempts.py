@@ -89,8 +89,8 @@ class Claim:
 
     session: SessionState
     call: Call
-    owned: bool
     operation: Operation
+    owned: bool
     attempt_id: str = ""
     round: int = 1
     history: History = ()
@@ -183,7 +183,7 @@ async def begin(session: SessionState, call: Call) -> Claim:
 
 def _claim(session: SessionState, call: Call, operation: Operation, facts: History, attempt_id: str = "") -> Claim:
     attempt_id = attempt_id or session.engine.new_id()
-    return Claim(session, call, True, operation, attempt_id, operation.round, facts)
+    return Claim(session, call, operation, owned=True, attempt_id=attempt_id, round=operation.round, history=facts)
 
 
 async def _settled(session: SessionState, call: Call, view: OperationView) -> Claim | None:
@@ -195,7 +195,7 @@ async def _settled(session: SessionState, call: Call, view: OperationView) -> Cl
         settled = operation.settled
         if settled is None or settled.session_id != session.session_id or settled.seq == 0:
             await session.note_absorbed(call.op_id, operation.round, call.tool)
-        return Claim(session, call, False, operation, round=operation.round)
+        return Claim(session, call, operation, owned=False, round=operation.round)
     if operation.status is Status.IN_DOUBT:
         reason = operation.owner.outcome.reason if operation.owner and operation.owner.outcome else ""
         raise _in_doubt(call, reason or "its owner could not tell whether the effect happened")

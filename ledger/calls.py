@@ -142,7 +142,7 @@ class Tool:
         content = {name: values[name] for name in self.content if name in values}
         names = [n for n in values if n not in content] if self.identity is None else self.identity
         identity = {name: values[name] for name in names if name in values}
-        keywords = {name: value for name, value in values.items()}
+        keywords = dict(values)
         return self.options.call(
             scope=self._scope(keywords) or scope,
             key=_text("key", self.key(**keywords)) if self.key else None,

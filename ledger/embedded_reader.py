@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .embedded_errors import DatabaseError, defect, set_back, translate
 from .embedded_tables import read_header
 from .embedded_threads import Reply, Worker
-from .errors import FencepostError, StoreClosedError, StoreUnavailableError
+from .errors import FencepostError, StoreClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ from .embedded_file import DatabaseFile
 from .embedded_reader import Reader
 from .embedded_threads import Reply
 from .embedded_writer import Job, Writer
-from .errors import StoreClosedError, StoreUnavailableError
+from .errors import StoreClosedError
 from .ports import DocumentKey, Snapshot
 from .positions import Partition, Topic
 

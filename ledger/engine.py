@@ -30,7 +30,7 @@ from .errors import (
 )
 from .facts import AgentFact, EffectFact, EffectKind, encode_agent, encode_effect
 from .history import History, Record
-from .ports import DocumentKey, Store
+from .ports import Store
 from .positions import Partition, Position, Topic
 from .view import View
 

@@ -55,7 +55,7 @@ class _Base:
         """Which ledger this is; stands in every watermark."""
         return self._engine.ledger_id
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return self._loop.submit(work)
 
     async def _start(self) -> None:
@@ -100,7 +100,7 @@ class Ledger(_Base):
         return ledger
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return wait(self._submit(work))
+        return wait(self.submit(work))
 
     def close(self) -> None:
         """Release everything. Open sessions are closed by their own `with` blocks."""
@@ -138,7 +138,7 @@ class Ledger(_Base):
             scope: the unit of work (a run, a task, a ticket) for op ids that are derived from
                 arguments; the agent's id if not given.
         """
-        return AgentSession(self._service, self._submit, agent, branch, resumed_from, scope)
+        return AgentSession(self._service, self.submit, agent, branch, resumed_from, scope)
 
     def fork(self, agent: str, branch: str, *, checkpoint: str) -> None:
         """Begin a branch at a checkpoint; siblings share op ids, and the first commit wins."""
@@ -300,7 +300,7 @@ class AsyncLedger(_Base):
         return cls(open_store(url), limits=limits)
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(self._submit(work))
+        return await asyncio.wrap_future(self.submit(work))
 
     async def __aenter__(self) -> Self:
         try:
@@ -333,7 +333,7 @@ class AsyncLedger(_Base):
         scope: str = "",
     ) -> AsyncAgentSession:
         """A session, opened by `async with` or by `await ….open()`; see `Ledger.session`."""
-        return AsyncAgentSession(self._service, self._submit, agent, branch, resumed_from, scope)
+        return AsyncAgentSession(self._service, self.submit, agent, branch, resumed_from, scope)
 
     async def fork(self, agent: str, branch: str, *, checkpoint: str) -> None:
         """See `Ledger.fork`."""

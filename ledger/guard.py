@@ -23,8 +23,12 @@ from .errors import UnsafeRollbackError
 from .facts import AgentFact, EffectClass
 from .lineage import ROOT, Agent
 from .operations import Operation, Status, skips_confirmation
-from .positions import Position
+from .positions import NOWHERE, Position
 from .watermarks import Point, Watermark
+
+
+_TOLD = 5
+"""How many reasons an error message spells out; the verdict has them all."""
 
 
 class Policy(StrEnum):
@@ -140,8 +144,8 @@ class Verdict:
         """This verdict if it authorises; raises UnsafeRollbackError otherwise."""
         if self.authorised:
             return self
-        listed = "; ".join(reason.text for reason in self.reasons[:5])
-        more = f"; and {len(self.reasons) - 5} more" if len(self.reasons) > 5 else ""
+        listed = "; ".join(reason.text for reason in self.reasons[:_TOLD])
+        more = f"; and {len(self.reasons) - _TOLD} more" if len(self.reasons) > _TOLD else ""
         raise UnsafeRollbackError(
             f"rollback of {self.agent_id}/{self.branch_id} to {self.checkpoint_id} is refused: {listed}{more}.",
             next_step="Ways on: " + ", or ".join(way.value for way in self.ways_on) + ".",
@@ -233,7 +237,7 @@ def decide(evidence: Evidence, policy: Policy) -> Verdict:
 
 
 def unknown_effects(evidence: Evidence) -> list[SeenOperation]:
-    """The agent's effects that the checkpoint does not know, in order of their positions.
+    """The agent's effects that the checkpoint does not know, in the order in which they were done.
 
     An effect is an operation that an attempt of this agent owns or settled, or whose facts
     cannot be trusted. It is known iff the fact that settled or absorbed it stands on the
@@ -241,7 +245,14 @@ def unknown_effects(evidence: Evidence) -> list[SeenOperation]:
     """
     path = _path(evidence)
     found = [s for s in evidence.operations if _is_effect(evidence, s) and not _known(evidence, s, path)]
-    return sorted(found, key=lambda s: (s.operation.settled_at, s.operation.op_id))
+    return sorted(found, key=_done_at)
+
+
+def _done_at(seen: SeenOperation) -> tuple[Position, int, str]:
+    """(epoch, seq): positions of different partitions say nothing about the order."""
+    operation = seen.operation
+    fact = operation.settled or (operation.owner.intent if operation.owner else operation.first)
+    return (fact.epoch, fact.seq, operation.op_id) if fact else (NOWHERE, 0, operation.op_id)
 
 
 def _path(evidence: Evidence) -> Mapping[Position, int]:

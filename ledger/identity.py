@@ -14,7 +14,7 @@ import datetime as dt
 import hashlib
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -69,40 +69,60 @@ def canonical(value: Any, *, field: str = "arguments") -> bytes:
         ) from error
 
 
-def _tagged(value: Any, field: str) -> Any:  # noqa: PLR0911 (one return for each type)
-    if isinstance(value, Enum):
-        return _tagged(value.value, field)
-    if value is None or isinstance(value, (bool, str)):
+def _tagged(value: Any, field: str) -> Any:
+    """`value` in the types that RFC 8785 knows; what it cannot hold exactly as tagged text."""
+    if value is None or (isinstance(value, (bool, str)) and not isinstance(value, Enum)):
         return value
-    if isinstance(value, int):
-        return value if -_SAFE_INTEGER <= value <= _SAFE_INTEGER else {"$int": str(value)}
-    if isinstance(value, float):
-        if math.isfinite(value):
-            return int(value) if value.is_integer() and abs(value) <= _SAFE_INTEGER else value
-    elif isinstance(value, Mapping):
-        if all(isinstance(key, str) for key in value):
-            return {key: _tagged(item, field) for key, item in value.items()}
-    elif isinstance(value, (list, tuple)):
-        return [_tagged(item, field) for item in value]
-    elif isinstance(value, (set, frozenset)):
-        return {"$set": sorted((_tagged(item, field) for item in value), key=rfc8785.dumps)}
-    elif isinstance(value, Decimal):
-        return {"$decimal": str(value.normalize())}
-    elif isinstance(value, (dt.datetime, dt.date, dt.time)):
-        return {"$time": value.isoformat()}
-    elif isinstance(value, uuid.UUID):
-        return str(value)
-    elif isinstance(value, (bytes, bytearray)):
-        return {"$bytes": base64.b64encode(bytes(value)).decode()}
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+    for kind, rule in _RULES:
+        if isinstance(value, kind):
+            return rule(value, field)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _tagged(dataclasses.asdict(value), field)
-    elif hasattr(value, "model_dump"):
+    if hasattr(value, "model_dump"):
         return _tagged(value.model_dump(mode="json"), field)
-    raise InvalidArgumentError(
+    raise _no_form(value, field)
+
+
+def _whole(value: int, field: str) -> Any:
+    del field
+    return value if -_SAFE_INTEGER <= value <= _SAFE_INTEGER else {"$int": str(value)}
+
+
+def _float(value: float, field: str) -> Any:
+    if not math.isfinite(value):
+        raise _no_form(value, field)
+    return int(value) if value.is_integer() and abs(value) <= _SAFE_INTEGER else value
+
+
+def _mapping(value: Mapping[Any, Any], field: str) -> Any:
+    if not all(isinstance(key, str) for key in value):
+        raise _no_form(value, field)
+    return {key: _tagged(item, field) for key, item in value.items()}
+
+
+def _no_form(value: object, field: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
         f"{field}: a value of type {type(value).__name__} ({value!r:.60}) has no canonical form.",
         next_step="Use text, finite numbers, booleans, None, lists, and dicts with text keys.",
         field=field,
     )
+
+
+_RULES: tuple[tuple[Any, Callable[[Any, str], Any]], ...] = (
+    (Enum, lambda value, field: _tagged(value.value, field)),
+    (int, _whole),
+    (float, _float),
+    (Mapping, _mapping),
+    ((list, tuple), lambda value, field: [_tagged(item, field) for item in value]),
+    (
+        (set, frozenset),
+        lambda value, field: {"$set": sorted((_tagged(item, field) for item in value), key=rfc8785.dumps)},
+    ),
+    (Decimal, lambda value, _: {"$decimal": str(value.normalize())}),
+    ((dt.datetime, dt.date, dt.time), lambda value, _: {"$time": value.isoformat()}),
+    (uuid.UUID, lambda value, _: str(value)),
+    ((bytes, bytearray), lambda value, _: {"$bytes": base64.b64encode(bytes(value)).decode()}),
+)
 
 
 def digest(data: bytes) -> str:

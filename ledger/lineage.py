@@ -284,7 +284,7 @@ class _Fold:
             self._end(branch.head, position, f"session {session.session_id} took over")
         branch.sessions.append(session)
 
-    def _refusal(self, branch: Branch | None, fact: AgentFact, parent: Point | None) -> str:
+    def _refusal(self, branch: Branch | None, fact: AgentFact, parent: Point | None) -> str:  # noqa: PLR0911 (a list of reasons)
         if branch is None:
             return "its branch does not exist"
         if branch.forbidden:

@@ -41,8 +41,10 @@ def fence_of(key: str) -> tuple[str, str] | None:
     """(agent_id, branch_id) of a fence key, or None for any other key."""
     if not key.startswith(_FENCE):
         return None
-    parts = key[len(_FENCE) :].split("/")
-    return (unquote(parts[0]), unquote(parts[1])) if len(parts) == 4 else None
+    match key[len(_FENCE) :].split("/"):
+        case [agent_id, branch_id, _, _]:
+            return unquote(agent_id), unquote(branch_id)
+    return None
 
 
 def horizon(partition: int, partition_of: Callable[[str], int]) -> str:

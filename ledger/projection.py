@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..schemas.errors import DecodeError
+from ..schemas.errors import DecodeError, EncodeError
 from . import history, log_keys
 from .facts import EffectFact, EffectKind, decode_agent, decode_effect, encode_effect
 from .history import History, LogEntry, PositionedFact, Record
@@ -266,14 +266,19 @@ class PartitionFold:
             return
         before = read_history(self._get(document))
         known = history.merge(before, said)
-        new = tuple(fact for fact in known if fact not in set(before))
+        new = tuple(sorted(set(known) - set(before)))
         if document.collection == OPS:
             known = history.merge(known, self._verdicts(record.key, new, known))
+        try:
+            written = write_history(record.key, known)
+        except EncodeError as error:
+            self._set_aside(replace(entry, record=None, problem=f"the key's history is too large: {error}"))
+            return
+        self._put(document, written)
+        if document.collection == OPS:
             self._index_operation(record.key, known, new)
         else:
             self._index_agent(record.key)
-        if known != before:
-            self._put(document, write_history(record.key, known))
         self._note_seqs(new)
         self._settle_debt(entry, covered=set(said) >= set(known))
 

@@ -45,7 +45,7 @@ class _SessionBase:
         self.agent_id = agent
         self.branch_id = branch
         self._service = service
-        self._submit = submit
+        self.submit = submit
         self._resumed_from = resumed_from
         self._scope = scope
         self._state: sessions.SessionState | None = None
@@ -61,6 +61,11 @@ class _SessionBase:
                 reason="not open",
             )
         return self._state
+
+    def adopt(self, state: sessions.SessionState) -> Self:
+        """Speak for a session that was opened elsewhere (by a rollback)."""
+        self._state = state
+        return self
 
     @property
     def session_id(self) -> str:
@@ -226,7 +231,7 @@ def _run_sync(session: _SessionBase, tool: Tool, args: tuple[Any, ...], kwargs: 
     call = tool.bind(args, kwargs, scope=session.state.scope, occurrence=number)
     if _unrecorded(tool):
         return tool.function(*args, **kwargs)
-    claim = wait(session._submit(attempts.begin(session.state, call)))
+    claim = wait(session.submit(attempts.begin(session.state, call)))
     if not claim.owned and not _reads_again(tool):
         return _recorded(tool, claim)
     token = _current.set(claim)
@@ -235,12 +240,12 @@ def _run_sync(session: _SessionBase, tool: Tool, args: tuple[Any, ...], kwargs: 
         claim.start()
         value = tool.function(*args, **kwargs)
     except BaseException as error:
-        wait(session._submit(_outcome_of(claim, tool.options, error)))
+        wait(session.submit(_outcome_of(claim, tool.options, error)))
         raise
     finally:
         _current.reset(token)
     if claim.owned:
-        wait(session._submit(attempts.commit(claim, value, encode=tool.encode)))
+        wait(session.submit(attempts.commit(claim, value, encode=tool.encode)))
     return value
 
 
@@ -250,7 +255,7 @@ async def _run_async(
     call = tool.bind(args, kwargs, scope=session.state.scope, occurrence=number)
     if _unrecorded(tool):
         return await tool.function(*args, **kwargs)
-    claim = await asyncio.wrap_future(session._submit(attempts.begin(session.state, call)))
+    claim = await asyncio.wrap_future(session.submit(attempts.begin(session.state, call)))
     if not claim.owned and not _reads_again(tool):
         return _recorded(tool, claim)
     token = _current.set(claim)
@@ -260,13 +265,13 @@ async def _run_async(
         value = await tool.function(*args, **kwargs)
     except BaseException as error:
         # Shielded: a cancelled task must still record what it knows.
-        await asyncio.shield(asyncio.wrap_future(session._submit(_outcome_of(claim, tool.options, error))))
+        await asyncio.shield(asyncio.wrap_future(session.submit(_outcome_of(claim, tool.options, error))))
         raise
     finally:
         _current.reset(token)
     if claim.owned:
         settle = attempts.commit(claim, value, encode=tool.encode)
-        await asyncio.shield(asyncio.wrap_future(session._submit(settle)))
+        await asyncio.shield(asyncio.wrap_future(session.submit(settle)))
     return value
 
 
@@ -404,20 +409,20 @@ class Attempt(_AttemptBase):
 
     def begin(self) -> Self:
         """Claim the operation, or learn what became of it; see `attempts.begin` for what it raises."""
-        wait(self._session._submit(self._begin()))
+        wait(self._session.submit(self._begin()))
         return self
 
     def commit(self, value: Any = None, *, reference: str = "") -> None:
         """The effect happened. `reference`: where a result that is too large can be found."""
-        wait(self._session._submit(self._commit(value, reference)))
+        wait(self._session.submit(self._commit(value, reference)))
 
     def fail(self, why: str = "") -> None:
         """The effect certainly did not happen; the operation is free again."""
-        wait(self._session._submit(self._fail(why)))
+        wait(self._session.submit(self._fail(why)))
 
     def doubt(self, why: str = "") -> None:
         """The effect may or may not have happened."""
-        wait(self._session._submit(self._doubt(why)))
+        wait(self._session.submit(self._doubt(why)))
 
     def __enter__(self) -> Self:
         return self.begin()
@@ -425,7 +430,7 @@ class Attempt(_AttemptBase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        wait(self._session._submit(self._leave(error)))
+        wait(self._session.submit(self._leave(error)))
 
 
 class AsyncAttempt(_AttemptBase):
@@ -433,20 +438,20 @@ class AsyncAttempt(_AttemptBase):
 
     async def begin(self) -> Self:
         """See `Attempt.begin`."""
-        await asyncio.wrap_future(self._session._submit(self._begin()))
+        await asyncio.wrap_future(self._session.submit(self._begin()))
         return self
 
     async def commit(self, value: Any = None, *, reference: str = "") -> None:
         """See `Attempt.commit`."""
-        await asyncio.shield(asyncio.wrap_future(self._session._submit(self._commit(value, reference))))
+        await asyncio.shield(asyncio.wrap_future(self._session.submit(self._commit(value, reference))))
 
     async def fail(self, why: str = "") -> None:
         """See `Attempt.fail`."""
-        await asyncio.shield(asyncio.wrap_future(self._session._submit(self._fail(why))))
+        await asyncio.shield(asyncio.wrap_future(self._session.submit(self._fail(why))))
 
     async def doubt(self, why: str = "") -> None:
         """See `Attempt.doubt`."""
-        await asyncio.shield(asyncio.wrap_future(self._session._submit(self._doubt(why))))
+        await asyncio.shield(asyncio.wrap_future(self._session.submit(self._doubt(why))))
 
     async def __aenter__(self) -> Self:
         return await self.begin()
@@ -454,7 +459,7 @@ class AsyncAttempt(_AttemptBase):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.shield(asyncio.wrap_future(self._session._submit(self._leave(error))))
+        await asyncio.shield(asyncio.wrap_future(self._session.submit(self._leave(error))))
 
 
 # -- the two faces of a session --------------------------------------------------------
@@ -468,13 +473,13 @@ class AgentSession(_SessionBase):
         opening = self._service.open_session(
             self.agent_id, self.branch_id, resumed_from=self._resumed_from, scope=self._scope
         )
-        self._state = wait(self._submit(opening))
+        self._state = wait(self.submit(opening))
         return self
 
     def close(self) -> None:
         """Seal its last number. Raises what its background publishing raised."""
         if self._state is not None:
-            wait(self._submit(sessions.close_session(self._state)))
+            wait(self.submit(sessions.close_session(self._state)))
 
     def __enter__(self) -> Self:
         return self if self._state is not None else self.open()
@@ -511,44 +516,44 @@ class AgentSession(_SessionBase):
         registering = self._service.checkpoint(
             self.state, checkpoint_id, state_digest=state_digest, generation=generation
         )
-        mark: Watermark = wait(self._submit(registering))
+        mark: Watermark = wait(self.submit(registering))
         return mark
 
     def fork(self, branch: str, *, checkpoint: str) -> None:
         """Begin a branch of this agent at a checkpoint; open it with `ledger.session(agent, branch)`."""
-        wait(self._submit(self._service.fork(self.agent_id, branch, checkpoint_id=checkpoint)))
+        wait(self.submit(self._service.fork(self.agent_id, branch, checkpoint_id=checkpoint)))
 
     def rollback(self, checkpoint: str, *, policy: Policy | str = Policy.STRICT, restored: str = "") -> AgentSession:
         """Go back to a checkpoint: the successor session, opened. This one is over.
 
         Raises UnsafeRollbackError; then this session may be over as well (`verdict.fenced`).
         """
-        successor = AgentSession(self._service, self._submit, self.agent_id, self.branch_id, None, self.state.scope)
-        successor._state = wait(self._submit(self._service.roll_back(self.state, checkpoint, str(policy), restored)))
-        return successor
+        successor = AgentSession(self._service, self.submit, self.agent_id, self.branch_id, None, self.state.scope)
+        going_back = self._service.roll_back(self.state, checkpoint, str(policy), restored)
+        return successor.adopt(wait(self.submit(going_back)))
 
     def replay_forward(self) -> list[ReplayedOperation]:
         """What this session does not know yet, in order; the committed ones are absorbed into it."""
-        return wait(self._submit(self._service.take_over(self.state)))
+        return wait(self.submit(self._service.take_over(self.state)))
 
     def report_call(self, tool: str, *, kind: EffectClass, order_safe: bool = False) -> None:
         """Record a call that did not go through the ledger, so that the guard counts it."""
-        wait(self._submit(self._service.report_call(self.state, tool, kind, order_safe=order_safe)))
+        wait(self.submit(self._service.report_call(self.state, tool, kind, order_safe=order_safe)))
 
     def declare_new(self, op_id: str) -> None:
         """After a gated rollback: this held attempt is a new effect."""
-        wait(self._submit(sessions.declare(self.state, op_id, same_as=None)))
+        wait(self.submit(sessions.declare(self.state, op_id, same_as=None)))
 
     def declare_same(self, op_id: str, *, as_: str) -> None:
         """After a gated rollback: this held attempt is the crossed effect `as_`."""
-        wait(self._submit(sessions.declare(self.state, op_id, same_as=as_)))
+        wait(self.submit(sessions.declare(self.state, op_id, same_as=as_)))
 
 
 class AsyncAgentSession(_SessionBase):
     """A session, for asyncio: the calls of `AgentSession`, awaited."""
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return cast(T, await asyncio.wrap_future(self._submit(work)))
+        return cast(T, await asyncio.wrap_future(self.submit(work)))
 
     async def open(self) -> Self:
         """See `AgentSession.open`."""
@@ -561,7 +566,7 @@ class AsyncAgentSession(_SessionBase):
     async def close(self) -> None:
         """See `AgentSession.close`."""
         if self._state is not None:
-            closing = asyncio.wrap_future(self._submit(sessions.close_session(self._state)))
+            closing = asyncio.wrap_future(self.submit(sessions.close_session(self._state)))
             await asyncio.shield(closing)
 
     async def __aenter__(self) -> Self:
@@ -603,11 +608,9 @@ class AsyncAgentSession(_SessionBase):
         self, checkpoint: str, *, policy: Policy | str = Policy.STRICT, restored: str = ""
     ) -> AsyncAgentSession:
         """See `AgentSession.rollback`."""
-        successor = AsyncAgentSession(
-            self._service, self._submit, self.agent_id, self.branch_id, None, self.state.scope
-        )
-        successor._state = await self._call(self._service.roll_back(self.state, checkpoint, str(policy), restored))
-        return successor
+        successor = AsyncAgentSession(self._service, self.submit, self.agent_id, self.branch_id, None, self.state.scope)
+        going_back = self._service.roll_back(self.state, checkpoint, str(policy), restored)
+        return successor.adopt(await self._call(going_back))
 
     async def replay_forward(self) -> list[ReplayedOperation]:
         """See `AgentSession.replay_forward`."""

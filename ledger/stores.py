@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
+from urllib.parse import quote
 
 from . import urls
 from .embedded import default_path
@@ -46,7 +47,7 @@ def store_url(given: str | None = None) -> str:
             ) from error
         if isinstance(configured, str) and configured:
             return configured
-    return f"sqlite://{default_path()}"
+    return f"sqlite://{quote(str(default_path()))}"
 
 
 def open_store(url: str | None = None) -> Store:

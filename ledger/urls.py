@@ -1,6 +1,6 @@
 """Store URLs.
 
-    sqlite:///absolute/path/ledger.db
+    sqlite:///absolute/path/ledger.db        (percent-quoted where the path needs it)
     kafka://host:9092[,host:9092…]/PREFIX?projection=redis://host:6379/0[&registry=URL][&development=1][&generation=1]
 
 PREFIX names the ledger's two topics, `PREFIX.effects` and `PREFIX.agents`; from generation 1 on, when a
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from .errors import InvalidArgumentError
 from .positions import Topic
@@ -55,8 +55,8 @@ def parse(text: str) -> StoreUrl:
     """The URL in its parts. Raises InvalidArgumentError (field `url`)."""
     parts = urlsplit(text)
     if parts.scheme == "sqlite":
-        path = parts.path
-        if parts.netloc or not path.strip("/"):
+        path = unquote(parts.path)
+        if parts.netloc or parts.query or parts.fragment or not path.strip("/"):
             raise _invalid(text, "sqlite:///absolute/path/ledger.db")
         return StoreUrl(text, "sqlite", path=path)
     if parts.scheme == "kafka":

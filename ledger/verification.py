@@ -31,6 +31,10 @@ _NOT_COMPARED = frozenset({docs.DEBTS, docs.UNJUDGED, docs.SET_ASIDE, docs.UNSAF
 """Bookkeeping, or dependent on records that the log cleaner may have removed by now."""
 
 
+_TOLD = 20
+"""How many missing numbers a finding lists."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is not as it should be.
@@ -249,7 +253,7 @@ def _missing(session: Session, seen: set[int]) -> list[int]:
 
 def _missing_finding(agent_id: str, session: Session, missing: list[int]) -> Finding:
     sealed = session.sealed_seq is not None
-    listed = ", ".join(map(str, missing[:20])) + (", …" if len(missing) > 20 else "")
+    listed = ", ".join(map(str, missing[:_TOLD])) + (", …" if len(missing) > _TOLD else "")
     where = f"{agent_id}/{session.branch_id} session {session.session_id}"
     if sealed:
         return Finding("sequence", where, f"sealed at {session.sealed_seq}, but {listed} are not in the log")
