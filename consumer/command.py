@@ -20,7 +20,7 @@ from .headers import header_of
 from .keys import PartitionKeys
 from .projector import Projector
 from .redis_client import connect, execute, translated
-from .topics import open_admin
+from .topics import REDIS_ANSWERS, open_admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -148,12 +148,13 @@ async def _checked_topic_ids(url: StoreUrl) -> Mapping[Topic, str]:
             _log.warning("%s is %s, and should be %s", check.name, check.found, check.wanted)
     failed = [check for check in checks if not check.ok and check.severity == "refuse"]
     if failed:
-        if any(check.name == "Redis answers" for check in failed):
-            raise StoreUnavailableError(failed[0].found)
+        unreachable = [check.found for check in failed if check.name == REDIS_ANSWERS]
+        if unreachable:
+            raise StoreUnavailableError(unreachable[0])
         raise GuaranteeError(
             "; ".join(f"{c.name} is {c.found}, and must be {c.wanted}" for c in failed) + ".",
             next_step="Set it right; fencepost doctor checks it.",
-            checks=failed,
+            checks=[check._asdict() for check in failed],
         )
     facts = await admin.facts()
     await admin.record(facts)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ..ledger.urls import StoreUrl
     from .redis_client import AsyncClient
 
+REDIS_ANSWERS = "Redis answers"
+"""The name of that check."""
+
 _TIMEOUT_S = 20.0
 _PROJECTOR_SILENT_MS = 10_000
 
@@ -176,12 +179,12 @@ class Admin:
                 memory = await client.info("memory", **everywhere)
                 noted: Any = await client.hgetall(keys.meta(self._url.prefix))
         except StoreUnavailableError as error:
-            return {}, [Check("Redis answers", ok=False, found=str(error), wanted="yes")]
+            return {}, [Check(REDIS_ANSWERS, ok=False, found=str(error), wanted="yes")]
         recorded: dict[Topic, dict[str, str]] = {topic: {} for topic in Topic}
         for field, value in noted.items():
             topic, _, name = field.decode().partition(".")
             recorded[Topic(topic)][name] = value.decode()
-        return recorded, [Check("Redis answers", ok=True, found="yes", wanted="yes"), *eviction_checks(memory)]
+        return recorded, [Check(REDIS_ANSWERS, ok=True, found="yes", wanted="yes"), *eviction_checks(memory)]
 
     async def _projector_checks(self, counts: Mapping[Topic, int]) -> list[Check]:
         projection = open_projection(self._url)

@@ -46,6 +46,10 @@ from .sessions import OpenAttempt, SessionState
 from .view import OperationView
 
 
+OWNER_LOOK_S = 1.0
+"""How often a waiter looks whether the owner was fenced."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """What a caller wants done, once: the operation and the arguments of this attempt.
@@ -207,10 +211,17 @@ async def _settled(session: SessionState, call: Call, view: OperationView) -> Cl
 async def _wait_for_owner(session: SessionState, call: Call, view: OperationView, patience: float) -> None:
     """Wait until the owner decides. Past `patience` raises; a deadline is no permit to run."""
     engine, version = session.engine, view.operation.version
+    looked = engine.clock.monotonic()
 
     async def moved() -> bool | None:
-        now = await engine.view.operation(call.op_id)
-        return True if now.operation.version != version or now.seen.owner_ended else None
+        nonlocal looked
+        now, _ = await engine.view.folded(call.op_id)
+        if now.version != version:
+            return True
+        if engine.clock.monotonic() - looked < OWNER_LOOK_S:
+            return None
+        looked = engine.clock.monotonic()
+        return (await engine.view.operation(call.op_id)).seen.owner_ended or None
 
     if await engine.wait_until(view.partition, moved, deadline=patience) is not None:
         return

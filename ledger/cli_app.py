@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -58,7 +57,9 @@ class App:
         location = self.location()
         if location.scheme == "sqlite" and not _has_content(Path(location.path)):
             raise StoreError(
-                f"no ledger at {location.path}.", next_step="Run `fencepost init`, or open one in code.", url=self.url
+                f"no ledger at {location.path}.",
+                next_step="Run `fencepost init`, or open one in code.",
+                path=location.path,
             )
 
     @contextmanager
@@ -88,6 +89,6 @@ class App:
 
 def _has_content(path: Path) -> bool:
     try:
-        return os.stat(path).st_size > 0
+        return path.stat().st_size > 0
     except OSError:
         return False

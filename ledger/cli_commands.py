@@ -24,6 +24,7 @@ def _remember(ctx: click.Context, option: click.Parameter, value: Any) -> None:
 
 
 def _tell_version(ctx: click.Context, option: click.Parameter, value: bool) -> None:
+    del option
     if value and not ctx.resilient_parsing:
         from importlib.metadata import version  # noqa: PLC0415 - takes its time
 
@@ -88,6 +89,7 @@ class Command(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, the exit codes, and where the global options are told."""
+        del ctx
         _write_sections(formatter, self._examples, self._exits)
         formatter.write_paragraph()
         formatter.write_text(_EVERYWHERE)
@@ -114,6 +116,7 @@ class Group(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write where the global options are told."""
+        del ctx
         formatter.write_paragraph()
         formatter.write_text(_EVERYWHERE)
 
@@ -156,10 +159,12 @@ class LazyGroup(Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the overview."""
+        del ctx
         return list(self._entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now."""
+        del ctx
         entry = self._entries.get(cmd_name)
         if entry is None:
             return None
@@ -169,6 +174,7 @@ class LazyGroup(Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the overview by sections, importing nothing."""
+        del ctx
         width = max(len(name) for name in self._entries)
         for section in dict.fromkeys(entry.section for entry in self._entries.values()):
             rows = [(f"{n:<{width}}", e.summary) for n, e in self._entries.items() if e.section == section]
@@ -177,6 +183,7 @@ class LazyGroup(Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes."""
+        del ctx
         _write_sections(formatter, (), self._exits)
 
 

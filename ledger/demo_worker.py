@@ -44,7 +44,7 @@ class Job:
         directory: of this pass: world, memories, events.
         url: of the ledger; "" to call the tools directly.
         prefix: of the agents' ids.
-        resume: go on with the parked agents only.
+        resume: go on with the parked agents only, and kill nobody.
         bypass: call one tool past the ledger, to see whether the audit notices.
     """
 
@@ -99,7 +99,7 @@ class Worker:
         self._ledger = ledger
         self._world = World(job.place / "world.jsonl")
         self._runs = [run for run in runs if run.trial == job.trial]
-        self._plan = plan_kills(runs, seed=job.seed, count=job.kills)
+        self._plan = {} if job.resume else plan_kills(runs, seed=job.seed, count=job.kills)
         self._bypass = job.bypass
 
     def work(self) -> None:

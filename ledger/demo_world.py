@@ -53,9 +53,9 @@ class World:
         """Every executed write, in the order in which they happened."""
         return [Hit(**values) for values in lines(self.path)]
 
-    def find(self, op_id: str) -> Hit | None:
-        """The executed write of an operation, if there is one: what a probe asks."""
-        return next((hit for hit in self.hits() if hit.op_id == op_id), None)
+    def find(self, key: str) -> Hit | None:
+        """The write that was executed under an idempotency key, if there is one: what a probe asks."""
+        return next((hit for hit in self.hits() if hit.key == key), None)
 
 
 def append(path: Path, values: dict[str, Any], *, durable: bool = False) -> None:

@@ -191,10 +191,12 @@ class Engine:
                 if (found := await look()) is not None:
                     return found
         while True:
-            applied = (await self.store.projection.read(partition, [])).header.applied_offset
-            with contextlib.suppress(StaleProjectionError):
+            applied = self.view.applied(partition)
+            try:
                 if (found := await look()) is not None:
                     return found
+            except StaleProjectionError:  # nothing may be believed now: look again shortly
+                await asyncio.sleep(0.05)
             if self.clock.monotonic() >= deadline:
                 return None
             await self._advanced(partition, applied, deadline)

@@ -6,10 +6,13 @@ import asyncio
 import uuid
 
 from . import log_keys
+from .errors import StoreUnavailableError
 from .facts import AgentFact, AgentKind, decode_agent, encode_agent
 from .history import Record
 from .ports import Store
 from .positions import Partition, Topic
+
+_TRIES = 40
 
 HOME = Partition(Topic.AGENTS, 0)
 """Where the fact stands that creates a ledger."""
@@ -22,12 +25,23 @@ async def initialise(store: Store, *, partitions: int = 12, development: bool = 
     """
     generation = await _generation(store)
     await store.initialise(partitions=partitions, development=development, generation=generation)
-    known = await asyncio.to_thread(recorded_id, store)
-    if known:
+    if known := await _patiently(store):
         return known
     fact = AgentFact(kind=AgentKind.LEDGER_CREATED, ledger_id=uuid.uuid4().hex[:20])
     await store.log.publish(HOME, Record(log_keys.LEDGER, (), encode_agent(fact), "init"))
-    return await asyncio.to_thread(recorded_id, store)
+    return await _patiently(store)
+
+
+async def _patiently(store: Store) -> str:
+    """As `recorded_id`; brokers need a moment until a new topic has its leaders."""
+    for tried in range(1, _TRIES + 1):
+        try:
+            return await asyncio.to_thread(recorded_id, store)
+        except StoreUnavailableError:
+            if tried == _TRIES:
+                raise
+            await asyncio.sleep(0.25)
+    return ""
 
 
 async def _generation(store: Store) -> int:

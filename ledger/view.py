@@ -54,6 +54,14 @@ def age_s(header: Header) -> float:
     return max(0.0, (header.now_ms - header.seen_ms) / 1000)
 
 
+class _Gathered:
+    """Keys that are about to be read together."""
+
+    def __init__(self) -> None:
+        self.keys: dict[DocumentKey, None] = {}
+        self.reading: asyncio.Task[Snapshot]
+
+
 class View:
     """Reads a store's projection.
 
@@ -65,7 +73,7 @@ class View:
         self._store = store
         self._max_age_s = max_age_s
         self._last: dict[Partition, tuple[str, int]] = {}
-        self._partition_of: dict[tuple[Topic, str], int] = {}
+        self._gathering: dict[Partition, _Gathered] = {}
 
     # -- places ------------------------------------------------------------------------
 
@@ -101,10 +109,28 @@ class View:
         return header
 
     async def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
-        """Documents of a partition, if it may be believed."""
-        snapshot = await self._store.projection.read(partition, keys)
+        """Documents of a partition, if it may be believed.
+
+        What is asked of one partition at the same time is read in one go.
+        """
+        gathered = self._gathering.get(partition)
+        if gathered is None:
+            gathered = _Gathered()
+            self._gathering[partition] = gathered
+            gathered.reading = asyncio.get_running_loop().create_task(self._read(partition, gathered))
+        gathered.keys.update(dict.fromkeys(keys))
+        snapshot = await asyncio.shield(gathered.reading)
         self.trusted(partition, snapshot.header)
         return snapshot
+
+    async def _read(self, partition: Partition, gathered: _Gathered) -> Snapshot:
+        await asyncio.sleep(0)
+        del self._gathering[partition]
+        return await self._store.projection.read(partition, list(gathered.keys))
+
+    def applied(self, partition: Partition) -> int:
+        """The applied offset that was seen last; what is read later shows at least that."""
+        return self._last.get(partition, ("", 0))[1]
 
     async def scan(self, partition: Partition, collection: str) -> Snapshot:
         """A whole collection, if the partition may be believed."""

@@ -10,6 +10,7 @@ import pytest
 from projection_kit import FAST_COMPACTION, Rig, committed, effect, make_rig, projector, projector_process
 
 from fencepost.consumer.command import rebuild
+from fencepost.consumer.guarantees import DAY_MS
 from fencepost.consumer.log_reader import open_reader
 from fencepost.deploy.processes import wait_until
 from fencepost.ledger.facts import EffectKind
@@ -27,7 +28,7 @@ PLACE = Partition(Topic.EFFECTS, 0)
 
 @pytest.fixture
 def rig(kafka_bootstrap: str, private_redis: StartRedis) -> Rig:
-    rig = make_rig(kafka_bootstrap, private_redis().url, partitions=1, lag_ms=0)
+    rig = make_rig(kafka_bootstrap, private_redis().url, partitions=1)
     settings = {name.replace(".", "_"): value for name, value in FAST_COMPACTION.items()}
     rig.configure(Topic.EFFECTS, **settings)
     return rig
@@ -42,12 +43,14 @@ def offsets(rig: Rig, key: str) -> list[int]:
 
 
 def compact(rig: Rig, key: str) -> None:
-    """Write filler until of the records of `key` only the newest is left."""
+    """Let the cleaner at the log, and write filler until of the records of `key` only the newest is left."""
+    rig.configure(Topic.EFFECTS, min_compaction_lag_ms="0")
     deadline = time.monotonic() + 60
     while len(offsets(rig, key)) > 1:
         assert time.monotonic() < deadline
         rig.write(Topic.EFFECTS, "filler", effect(EffectKind.INTENDED, "filler", "same"))
         time.sleep(0.1)
+    rig.configure(Topic.EFFECTS, min_compaction_lag_ms=str(DAY_MS))
 
 
 def status(rig: Rig, op_id: str) -> Status:
@@ -136,7 +139,7 @@ def test_a_halted_partition_stays_halted_over_a_restart(rig: Rig) -> None:
 def test_redis_goes_back_behind_what_is_compacted(kafka_bootstrap: str, private_redis: StartRedis) -> None:
     """An old state of Redis whose next records are compacted is not continued but built again."""
     server = private_redis(appendonly="no")
-    rig = make_rig(kafka_bootstrap, server.url, partitions=1, lag_ms=0)
+    rig = make_rig(kafka_bootstrap, server.url, partitions=1)
     rig.configure(Topic.EFFECTS, **{name.replace(".", "_"): value for name, value in FAST_COMPACTION.items()})
     with projector(rig.url):
         committed("op", rig)

@@ -1,0 +1,225 @@
+"""`fencepost in-doubt list|show|probe|resolve`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from .cli_app import App
+from .cli_commands import Group, leave
+from .cli_output import shortened
+from .errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from .operations import Operation
+    from .service import Probe
+
+UNKNOWN = 4
+
+
+@click.group("in-doubt", cls=Group)
+def in_doubt() -> None:
+    """Settle operations of which nobody knows the outcome: by asking the tool, or by an operator's word."""
+
+
+@in_doubt.command(
+    "list",
+    examples=("fencepost in-doubt list", "fencepost in-doubt list --agent nightly --all"),
+    exits={0: "done, also when there are some", 5: "no such agent", 7: "the projection is too stale to say"},
+)
+@click.option("--agent", metavar="AGENT", help="Only what this agent has attempted.")
+@click.option("--all", "everything", is_flag=True, help="Also what is in flight: its owner lives and may yet decide.")
+@click.pass_obj
+def list_(app: App, agent: str | None, everything: bool) -> None:
+    """List what needs a probe or a human, oldest first: in doubt, silent, unsafe, anomalies."""
+    from .cli_agents import show_open  # noqa: PLC0415 - only here
+
+    with app.ledger() as ledger:
+        if agent is not None:
+            ledger.agent(agent)
+        items = ledger.open_operations(agent) if everything else ledger.in_doubt(agent)
+    found = [item.to_dict() for item in items]
+    payload = {"schema": "fencepost.in_doubt.v1", "operations": found}
+    app.out.data(payload, lambda: show_open(app.out, found))
+
+
+@in_doubt.command(
+    examples=("fencepost in-doubt show refund:A1",),
+    exits={0: "done", 5: "no such operation", 7: "the projection is too stale to say"},
+)
+@click.argument("op_id", metavar="OP")
+@click.pass_obj
+def show(app: App, op_id: str) -> None:
+    """Show an operation, the state it is open in, and the command lines that can settle it."""
+    from .cli_facts import operation_dict, show_operation  # noqa: PLC0415 - takes its time
+
+    with app.ledger() as ledger:
+        view = ledger.operation(op_id)
+        state = next((i.state for i in ledger.open_operations() if i.operation.op_id == op_id), "")
+    operation = operation_dict(view)
+    ways = _ways_on(view.operation, state)
+    payload = {"schema": "fencepost.in_doubt_operation.v1", "state": state, "ways_on": ways, "operation": operation}
+
+    def told() -> None:
+        app.out.fields((("open", state or "no"),))
+        show_operation(app.out, operation)
+        app.out.heading("Ways on")
+        for way in ways:
+            app.out.text(way)
+
+    app.out.data(payload, told)
+
+
+def _ways_on(operation: Operation, state: str) -> list[str]:
+    """Command lines, bound to the version that was seen."""
+    from .operations import Status  # noqa: PLC0415 - takes its time
+
+    op_id, version = shlex.quote(operation.op_id), shlex.quote(operation.version)
+    resolve = f"fencepost in-doubt resolve {op_id} --version {version} --evidence … --by …"
+    if operation.status is Status.COMMITTED:
+        return [f"{resolve} --committed", f"{resolve} --compensated"] if state else [f"{resolve} --compensated"]
+    if not state:
+        return []
+    if operation.status is Status.FREE:
+        return [f"{resolve} --absent"]
+    return [f"fencepost in-doubt probe {op_id} --module …", f"{resolve} --committed", f"{resolve} --absent"]
+
+
+@in_doubt.command(
+    examples=(
+        "fencepost in-doubt probe refund:A1 --module billing.probes:refund",
+        "fencepost in-doubt probe refund:A1 --module billing.probes",
+    ),
+    exits={0: "the answer was recorded", 4: "the probe does not know", 5: "not open", 6: "it changed meanwhile"},
+)
+@click.argument("op_id", metavar="OP")
+@click.option(
+    "--module",
+    "target",
+    metavar="MODULE[:NAME]",
+    required=True,
+    help="Where the probe is: a function of the operation that gives a ProbeAnswer, or a mapping of tools to such "
+    "functions. The name is `probes` when not given. Imported with the working directory on the path.",
+)
+@click.option("--by", metavar="WHO", default="probe", show_default=True, help="Who is recorded as having asked.")
+@click.pass_obj
+def probe(app: App, op_id: str, target: str, by: str) -> None:
+    """Ask a tool's probe what became of an operation, and record its answer."""
+    with app.ledger() as ledger:
+        tool = ledger.operation(op_id).operation.tool
+        ledger.probe(tool)(_probe_from(target, tool))
+        answer, operation = ledger.run_probe(op_id, by=by)
+    values = {
+        "op_id": op_id,
+        "outcome": answer.outcome.value,
+        "evidence": answer.evidence,
+        "result": answer.result,
+        "status": operation.status.value,
+        "version": operation.version,
+    }
+    payload = {"schema": "fencepost.probe.v1", **values}
+    app.out.data(payload, lambda: app.out.fields((*_shown(values, "result"), ("result", shortened(answer.result)))))
+    leave(0 if values["outcome"] != "UNKNOWN" else UNKNOWN)
+
+
+def _shown(values: dict[str, Any], left_out: str) -> list[tuple[str, Any]]:
+    return [(name.replace("_id", "").replace("op", "operation"), v) for name, v in values.items() if name != left_out]
+
+
+def _probe_from(target: str, tool: str) -> Probe:
+    """The probe of `tool` that MODULE[:NAME] names. Raises InvalidArgumentError."""
+    module, _, name = target.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = import_module(module)
+        for part in (name or "probes").split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise _bad_module(f"{target!r} cannot be loaded ({error})") from error
+    if isinstance(found, Mapping):
+        if tool not in found:
+            raise _bad_module(f"{target!r} has no probe for the tool {tool!r}")
+        found = found[tool]
+    if not callable(found):
+        raise _bad_module(f"{target!r} is neither a function nor a mapping of tools to functions")
+    return cast("Probe", found)
+
+
+def _bad_module(why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"module: {why}.", next_step="Name it like --module package.module:function.", field="module"
+    )
+
+
+@in_doubt.command(
+    examples=(
+        'fencepost in-doubt resolve refund:A1 --committed --result \'{"id": "r-17"}\' \\',
+        "    --version 0.42 --evidence 'seen in the dashboard' --by alice",
+        "fencepost in-doubt resolve mail:9 --absent --accept-risk --version 0.44 --evidence 'no such mail' --by bob",
+    ),
+    exits={0: "settled", 2: "this outcome does not apply", 3: "ABSENT cannot be known yet", 6: "it changed meanwhile"},
+)
+@click.argument("op_id", metavar="OP")
+@click.option("--committed", "outcomes", flag_value="committed", multiple=True, help="The effect happened.")
+@click.option("--absent", "outcomes", flag_value="absent", multiple=True, help="It did not, and will not.")
+@click.option("--compensated", "outcomes", flag_value="compensated", multiple=True, help="It was undone outside.")
+@click.option("--result", metavar="JSON", help="The result to record, with --committed.")
+@click.option("--accept-risk", is_flag=True, help="With --absent: you take the risk that it still happens.")
+@click.option("--version", required=True, help="The version that you looked at; see `in-doubt show`.")
+@click.option("--evidence", required=True, help="How you know.")
+@click.option("--by", required=True, metavar="WHO", help="Who decides.")
+@click.pass_obj
+def resolve(
+    app: App,
+    *,
+    op_id: str,
+    outcomes: tuple[str, ...],
+    result: str | None,
+    accept_risk: bool,
+    version: str,
+    evidence: str,
+    by: str,
+) -> None:
+    """Settle an operation by an operator's word, bound to the version that was seen."""
+    outcome = _one_outcome(outcomes, result=result, accept_risk=accept_risk)
+    decoded = _decoded(result)
+    with app.ledger() as ledger:
+        operation = ledger.resolve(
+            op_id, outcome=outcome, version=version, by=by, evidence=evidence, result=decoded, accept_risk=accept_risk
+        )
+    values = {
+        "op_id": op_id,
+        "outcome": outcome.upper(),
+        "status": operation.status.value,
+        "version": operation.version,
+        "round": operation.round,
+        "by": by,
+    }
+    payload = {"schema": "fencepost.resolution.v1", **values}
+    app.out.data(payload, lambda: app.out.fields(_shown(values, "")))
+
+
+def _one_outcome(outcomes: tuple[str, ...], *, result: str | None, accept_risk: bool) -> str:
+    if len(set(outcomes)) != 1:
+        raise click.UsageError(
+            "Say exactly one of --committed, --absent, and --compensated.", click.get_current_context()
+        )
+    if result is not None and outcomes[0] != "committed":
+        raise click.UsageError("--result goes with --committed.", click.get_current_context())
+    if accept_risk and outcomes[0] != "absent":
+        raise click.UsageError("--accept-risk goes with --absent.", click.get_current_context())
+    return outcomes[0]
+
+
+def _decoded(result: str | None) -> Any:
+    try:
+        return None if result is None else json.loads(result)
+    except ValueError as error:
+        raise click.BadParameter(f"not JSON ({error})", click.get_current_context(), param_hint="--result") from error

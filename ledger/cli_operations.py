@@ -1,0 +1,182 @@
+"""`fencepost ops list|show|tail`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .cli_app import App
+from .cli_commands import Group
+from .cli_output import Output, clean, when
+
+if TYPE_CHECKING:
+    from .history import LogEntry
+    from .ports import LogReader, Store
+    from .positions import Partition
+
+_LOOK_S = 0.2
+_STATUSES = ("free", "owned", "committed", "in-doubt", "unsafe")
+
+
+@click.group(cls=Group)
+def ops() -> None:
+    """Show logical operations: each is one intended effect, whoever tries it and however often."""
+
+
+@ops.command(
+    "list",
+    examples=("fencepost ops list --agent nightly", "fencepost ops list --status in-doubt --json"),
+    exits={0: "done", 5: "no such agent", 7: "the projection is too stale to say"},
+)
+@click.option("--agent", metavar="AGENT", help="Only what this agent has attempted.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only what stands like this.")
+@click.pass_obj
+def list_(app: App, agent: str | None, status: str | None) -> None:
+    """List operations: tool, class, status, and whose they are."""
+    from .cli_facts import summary_dict  # noqa: PLC0415 - takes its time
+
+    with app.ledger() as ledger:
+        if agent is not None:
+            ledger.agent(agent)
+        found = [summary_dict(view) for view in ledger.operations(agent)]
+    wanted = status and status.replace("-", " ")
+    found = [op for op in found if wanted in (None, op["status"])]
+    columns = ("OPERATION", "TOOL", "CLASS", "STATUS", "ROUND", "ATTEMPTS", "AGENT", "BRANCH", "SETTLED AT")
+    rows = [
+        (
+            op["op_id"], op["tool"] or None, op["effect_class"], op["status"], op["round"], op["attempts"],
+            op["agent_id"] or None, op["branch_id"] or None, op["settled_at"],
+        )
+        for op in found
+    ]  # fmt: skip
+    payload = {"schema": "fencepost.operations.v1", "operations": found}
+    app.out.data(payload, lambda: app.out.table(columns, rows, empty="No operations."))
+
+
+@ops.command(
+    examples=("fencepost ops show refund:A1",),
+    exits={0: "done", 5: "no such operation", 7: "the projection is too stale to say"},
+)
+@click.argument("op_id", metavar="OP")
+@click.pass_obj
+def show(app: App, op_id: str) -> None:
+    """Show one operation with every fact, attempt, and position."""
+    from .cli_facts import operation_dict, show_operation  # noqa: PLC0415 - takes its time
+
+    with app.ledger() as ledger:
+        values = operation_dict(ledger.operation(op_id))
+    payload = {"schema": "fencepost.operation.v1", **values}
+    app.out.data(payload, lambda: show_operation(app.out, values))
+
+
+@ops.command(
+    examples=("fencepost ops tail --follow", "fencepost ops tail --agent nightly --lines 100 --json"),
+    exits={0: "done", 130: "interrupted while following"},
+)
+@click.option("--agent", metavar="AGENT", help="Only facts of this agent.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as the log grows, until interrupted.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), default=20, show_default=True, help="How many facts to begin with."
+)
+@click.pass_obj
+def tail(app: App, agent: str | None, follow: bool, lines: int) -> None:
+    """Print the newest facts of operations, oldest first, straight from the log; with --json one object a line."""
+    app.require_existing()
+
+    async def work(store: Store) -> None:
+        reader = store.reader()
+        try:
+            await _Tail(store, reader, app.out, agent).run(lines=lines, follow=follow)
+        finally:
+            reader.close()
+
+    app.on_store(work)
+
+
+class _Tail:
+    """Reads the effects log from its end; each partition from where it was left."""
+
+    def __init__(self, store: Store, reader: LogReader, out: Output, agent: str | None) -> None:
+        from .cli_setup import all_partitions  # noqa: PLC0415 - only here
+
+        self._reader = reader
+        self._out = out
+        self._agent = agent
+        self._partitions = [p for p in all_partitions(store) if p.topic.value == "effects"]
+        self._next: dict[Partition, int] = {}
+
+    async def run(self, *, lines: int, follow: bool) -> None:
+        ends = {partition: self._reader.bounds(partition)[1] for partition in self._partitions}
+        begun = [item for p in self._partitions for item in self._last(p, ends[p], lines)]
+        begun.sort(key=lambda item: (item[0], item[1]["partition"], item[1]["offset"]))
+        for _, values in begun[-lines:] if lines else ():
+            self._print(values)
+        self._next = ends
+        while follow:
+            await asyncio.sleep(_LOOK_S)
+            for partition in self._partitions:
+                self._print_new(partition)
+
+    def _print_new(self, partition: Partition) -> None:
+        _, end = self._reader.bounds(partition)
+        if end <= self._next[partition]:
+            return
+        for entry in self._reader.entries(partition, start=self._next[partition], end=end):
+            for values in self._told(entry):
+                self._print(values)
+        self._next[partition] = end
+
+    def _last(self, partition: Partition, end: int, lines: int) -> list[tuple[int, dict[str, Any]]]:
+        """The newest facts of a partition, from a stretch that is doubled until it holds enough of them."""
+        first, _ = self._reader.bounds(partition)
+        stretch = max(lines, 1)
+        while lines:
+            start = max(first, end - stretch)
+            found: deque[tuple[int, dict[str, Any]]] = deque(maxlen=lines)
+            for entry in self._reader.entries(partition, start=start, end=end):
+                found.extend((entry.time_ms, values) for values in self._told(entry))
+            if len(found) >= lines or start <= first:
+                return list(found)
+            stretch *= 4
+        return []
+
+    def _told(self, entry: LogEntry) -> Iterator[dict[str, Any]]:
+        """The new fact of a record, or why the record could not be taken; nothing for re-assertions and fences."""
+        from .cli_facts import fact_dict  # noqa: PLC0415 - takes its time
+        from .facts import decode_effect  # noqa: PLC0415 - takes its time
+        from .log_keys import is_operation  # noqa: PLC0415 - takes its time
+        from .positions import Position  # noqa: PLC0415 - takes its time
+
+        place = {"schema": "fencepost.fact.v1", "partition": str(entry.partition), "offset": entry.offset}
+        if entry.record is None:
+            if self._agent is None:
+                yield {**place, "key": entry.key, "problem": entry.problem, "fact": None}
+        elif entry.record.fact is not None and is_operation(entry.record.key):
+            try:
+                fact = decode_effect(entry.record.fact)
+            except ValueError as error:
+                yield {**place, "key": entry.key, "problem": str(error), "fact": None}
+                return
+            if self._agent in (None, fact.agent_id):
+                values = fact_dict(Position(0, entry.offset), fact)
+                values.pop("position")
+                yield {**place, "key": entry.key, "problem": "", "fact": values}
+
+    def _print(self, values: dict[str, Any]) -> None:
+        self._out.line(values, lambda: _row(values))
+
+
+def _row(values: dict[str, Any]) -> str:
+    from .cli_facts import detail  # noqa: PLC0415 - takes its time
+
+    fact = values["fact"]
+    place = f"{values['partition']}@{values['offset']}"
+    if fact is None:
+        return f"{place:<14}  SET ASIDE  {clean(values['key'])}  {clean(values['problem'])}"
+    who = f"{fact['agent_id']}/{fact['branch_id']}" if fact["agent_id"] else fact["by"]
+    told = f"{when(fact['time_ms']) or '-':<20}  {place:<14}  {fact['kind']:<11}  "
+    return (told + f"{clean(fact['op_id'])}  {clean(who)}  {clean(detail(fact))}").rstrip()

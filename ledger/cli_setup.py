@@ -1,0 +1,212 @@
+"""`fencepost init`, `doctor`, and `status`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .cli_app import App
+from .cli_commands import Command, leave
+from .cli_output import duration, warn
+from .errors import FencepostError, StaleProjectionError
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .ports import Check, Store
+    from .positions import Partition
+
+STALE = 7
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "fencepost init",
+        "fencepost init --url 'kafka://host:9092/fencepost?projection=redis://host:6379/0' --partitions 12",
+    ),
+    exits={0: "it exists now; its id is on stdout", 1: "a setting breaks a promise", 7: "the place cannot be reached"},
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 10_000),
+    help="Partitions of each topic on Kafka; can never be changed. 12 when not given.",
+)
+@click.option("--development", is_flag=True, help="Accept openly that Kafka keeps one copy only.")
+@click.pass_obj
+def init(app: App, partitions: int | None, development: bool) -> None:
+    """Create the ledger, or leave it as it is, and print its id."""
+    from .setup import initialise  # noqa: PLC0415 - takes its time
+
+    location = app.location()
+    if location.scheme == "sqlite" and (partitions or development):
+        app.out.note("A ledger in one file has one partition a topic and one copy; the options change nothing.")
+
+    async def work(store: Store) -> tuple[str, Sequence[Check]]:
+        ledger_id = await initialise(store, partitions=partitions or 12, development=development)
+        return ledger_id, [c for c in await store.check() if not c.ok and c.severity == "warn"]
+
+    ledger_id, warnings = app.on_store(work)
+    payload = {"schema": "fencepost.init.v1", "ledger_id": ledger_id, "url": app.shown_url()}
+    app.out.data(payload, lambda: app.out.text(ledger_id))
+    app.out.note(f"The ledger is at {app.shown_url()}.")
+    for check in warnings:
+        warn(f"Warning: {check.name} is {check.found}; it should be {check.wanted}.")
+    if location.scheme != "sqlite":
+        app.out.note("Keep a projector running: fencepost projector run")
+
+
+@click.command(
+    cls=Command,
+    examples=("fencepost doctor", "fencepost doctor --json | jq '.checks[] | select(.state != \"ok\")'"),
+    exits={0: "every guarantee holds (warnings count as holding)", 1: "one does not", 7: "no ledger, or no answer"},
+)
+@click.pass_obj
+def doctor(app: App) -> None:
+    """Check every guarantee that the ledger rests on: what is found, and what is wanted."""
+    from .stores import require_guarantees  # noqa: PLC0415 - takes its time
+
+    checks = app.on_store(lambda store: store.check())
+    rows = [{"name": c.name, "state": _state(c), "found": c.found, "wanted": c.wanted} for c in checks]
+    payload = {
+        "schema": "fencepost.doctor.v1",
+        "url": app.shown_url(),
+        "ok": all(row["state"] != "refuse" for row in rows),
+        "checks": rows,
+    }
+    columns = ("GUARANTEE", "STATE", "FOUND", "WANTED")
+    app.out.data(payload, lambda: app.out.table(columns, [list(r.values()) for r in rows], empty="Nothing to check."))
+    app.require_existing()
+    for check in require_guarantees(checks):
+        app.out.note(f"Warning: {check.name} is {check.found}; it should be {check.wanted}.")
+
+
+def _state(check: Check) -> str:
+    return "ok" if check.ok else check.severity
+
+
+@click.command(
+    cls=Command,
+    examples=("fencepost status", "fencepost status --json --quiet"),
+    exits={0: "the projection can be decided from", 7: "it cannot (halted, being rebuilt, or silent), or no answer"},
+)
+@click.pass_obj
+def status(app: App) -> None:
+    """Show what is where: the ledger, each partition of its projection, and how much is open."""
+    app.require_existing()
+    payload = {"schema": "fencepost.status.v1", "url": app.shown_url(), **app.on_store(_look)}
+    app.out.data(payload, lambda: _show_status(app, payload))
+    leave(STALE if payload["problems"] else 0)
+
+
+async def _look(store: Store) -> dict[str, Any]:
+    from .engine import Engine  # noqa: PLC0415 - takes its time
+
+    engine = Engine(store)
+    problems: list[str] = []
+    partitions = [await partition_status(engine, p, problems) for p in all_partitions(store)]
+    counts = None if problems else await _counts(engine, problems)
+    return {
+        "ledger_id": "" if counts is None else counts.pop("ledger_id"),
+        "partitions": partitions,
+        "counts": counts,
+        "problems": problems,
+    }
+
+
+def all_partitions(store: Store) -> list[Partition]:
+    """Every partition of both topics."""
+    from .positions import Partition, Topic  # noqa: PLC0415 - takes its time
+
+    return [Partition(topic, number) for topic in Topic for number in range(store.log.partitions(topic))]
+
+
+async def partition_status(engine: Engine, partition: Partition, problems: list[str]) -> dict[str, Any]:
+    """What the projection says of a partition; adds to `problems` why it cannot be decided from."""
+    from . import projection as docs  # noqa: PLC0415 - takes its time
+    from .view import age_s  # noqa: PLC0415 - takes its time
+
+    header = (await engine.store.projection.read(partition, [])).header
+    trusted = True
+    try:
+        engine.view.trusted(partition, header)
+    except StaleProjectionError as error:
+        trusted = False
+        problems.append(error.message)
+    debts: set[str] = set()
+    cursor = ""
+    while True:
+        snapshot, cursor = await engine.store.projection.page(partition, docs.DEBTS, cursor=cursor)
+        debts |= {key.key for key in snapshot.documents}
+        if not cursor:
+            break
+    return {
+        "partition": str(partition),
+        "incarnation": header.incarnation,
+        "generation": header.generation,
+        "applied_offset": header.applied_offset,
+        "settled_offset": header.settled_offset,
+        "horizon": header.horizon,
+        "opened": header.opened,
+        "trusted": trusted,
+        "halted": header.halted,
+        "debts": len(debts),
+        "age_s": round(age_s(header), 3),
+    }
+
+
+async def _counts(engine: Engine, problems: list[str]) -> dict[str, Any] | None:
+    from .resolutions import open_operations  # noqa: PLC0415 - takes its time
+
+    try:
+        fact = await engine.view.ledger_fact()
+        agents = await engine.view.agents()
+        states = [item.state for item in await open_operations(engine)]
+    except FencepostError as error:
+        problems.append(error.message)
+        return None
+    return {
+        "ledger_id": fact.ledger_id if fact else "",
+        "agents": len(agents),
+        "open_operations": len(states),
+        "in_flight": states.count("in flight"),
+        "need_attention": sum(state != "in flight" for state in states),
+    }
+
+
+def _show_status(app: App, payload: dict[str, Any]) -> None:
+    counts = payload["counts"] or {}
+    app.out.fields(
+        (
+            ("ledger", payload["ledger_id"] or "(unknown)"),
+            ("url", payload["url"]),
+            ("agents", counts.get("agents")),
+            ("open operations", counts.get("open_operations")),
+            ("in flight", counts.get("in_flight")),
+            ("need attention", counts.get("need_attention")),
+        )
+    )
+    app.out.text("")
+    show_partitions(app, payload["partitions"])
+    for problem in payload["problems"]:
+        warn(f"Problem: {problem}")
+
+
+def show_partitions(app: App, partitions: Sequence[dict[str, Any]]) -> None:
+    """A table of what `partition_status` gives."""
+    columns = ("PARTITION", "INCARNATION", "APPLIED", "SETTLED", "DEBTS", "OPEN", "AGE", "HALTED")
+    rows = [
+        (
+            p["partition"],
+            p["incarnation"][:12] or None,
+            p["applied_offset"],
+            p["settled_offset"],
+            p["debts"],
+            p["opened"],
+            duration(p["age_s"]),
+            p["halted"] or None,
+        )
+        for p in partitions
+    ]
+    app.out.table(columns, rows, empty="No partitions.")

@@ -1,0 +1,170 @@
+"""A process of an agent, driven by a plan (JSON in its argument); answers one line of JSON a step.
+
+It uses what users use. Steps: charge, checkpoint, hold, begin, commit, rollback, close. Points inside `charge` at
+which the plan may kill it, hold it, or raise: "before effect", "after effect". Points of the protocol at which it may
+kill or hold: "before KIND" and "after KIND", where KIND is the fact that is published.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fencepost.ledger import EffectClass, EffectNotExecuted, FencepostError, Ledger
+
+HOLD_S = 90.0
+ERRORS = {"TimeoutError": TimeoutError, "EffectNotExecuted": EffectNotExecuted}
+
+
+class Agent:
+    """What the process is and does."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+        self.step: dict[str, Any] = {}
+        self.ran = False
+        self.attempt: Any = None
+        self.session: Any = None
+
+    def at(self, point: str) -> None:
+        """Die, wait, or raise here, if the step says so."""
+        if self.step.get("die") == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.step.get("hold") == point:
+            self.hold(self.step["name"])
+        if self.step.get("raise_at") == point:
+            raise ERRORS[self.step["error"]](f"raised {point}")
+
+    def hold(self, name: str) -> None:
+        """Say that this point is reached, and wait to be released."""
+        signals = Path(self.plan["signals"])
+        (signals / f"{name}.held").touch()
+        deadline = time.monotonic() + HOLD_S
+        while not (signals / f"{name}.go").exists():
+            if time.monotonic() > deadline:
+                sys.exit(f"nobody released {name}")
+            time.sleep(0.01)
+
+    def hit(self, order: str, cents: int) -> None:
+        """Change the outside world."""
+        with Path(self.plan["hits"]).open("a") as file:
+            file.write(f"{order} {cents}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    # -- steps -------------------------------------------------------------------------
+
+    def do(self, step: dict[str, Any]) -> Any:
+        self.step, self.ran = step, False
+        return getattr(self, f"do_{step['do']}")(step)
+
+    def do_charge(self, step: dict[str, Any]) -> Any:
+        @self.session.effect(
+            "billing.charge",
+            kind=EffectClass[step.get("kind", "IRREVERSIBLE")],
+            key=lambda order, **_: order,
+            identity=("order", "cents"),
+            content=("note",),
+            **step.get("options", {}),
+        )
+        def charge(order: str, cents: int, note: str = "") -> dict[str, Any]:
+            self.ran = True
+            self.at("before effect")
+            self.hit(order, cents)
+            self.at("after effect")
+            return {"order": order, "cents": cents, "note": note, "pid": os.getpid()}
+
+        return charge(step["order"], step["cents"], step.get("note", ""))
+
+    def do_begin(self, step: dict[str, Any]) -> Any:
+        """Claim by plain calls; "owned" in the step takes the permit to run."""
+        identity = {"order": step["order"], "cents": step["cents"]}
+        self.attempt = self.session.attempt(
+            "billing.charge", kind=EffectClass.IRREVERSIBLE, key=step["order"], identity=identity, content={"note": ""}
+        ).begin()
+        if step.get("owned") and self.attempt.owned:
+            self.hit(step["order"], step["cents"])
+            self.ran = True
+        return self.attempt.op_id
+
+    def do_commit(self, step: dict[str, Any]) -> Any:
+        self.attempt.commit(step.get("result"))
+
+    def do_checkpoint(self, step: dict[str, Any]) -> Any:
+        return self.session.checkpoint(step["id"]).token
+
+    def do_hold(self, step: dict[str, Any]) -> Any:
+        self.hold(step["name"])
+
+    def do_die(self, step: dict[str, Any]) -> Any:
+        del step
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def do_rollback(self, step: dict[str, Any]) -> Any:
+        self.session = self.session.rollback(step["id"], policy=step.get("policy", "strict"))
+        return self.session.session_id
+
+    def do_close(self, step: dict[str, Any]) -> Any:
+        del step
+        self.session.close()
+
+
+def arm(agent: Agent) -> None:
+    """Make the points of the protocol reachable: what is published, and whether it was acknowledged yet."""
+    from fencepost.ledger.engine import Engine  # noqa: PLC0415 (the only look inside)
+
+    original = Engine.publish
+
+    async def publish(self: Engine, partition: Any, record: Any) -> int | None:
+        kind = _kind(partition, record)
+        agent.at(f"before {kind}")
+        offset = await original(self, partition, record)
+        agent.at(f"after {kind}")
+        return offset
+
+    Engine.publish = publish  # type: ignore[method-assign]
+
+
+def _kind(partition: Any, record: Any) -> str:
+    from fencepost.ledger.facts import decode_agent, decode_effect  # noqa: PLC0415
+    from fencepost.ledger.positions import Topic  # noqa: PLC0415
+
+    decode = decode_effect if partition.topic is Topic.EFFECTS else decode_agent
+    return str(decode(record.fact).kind.value)
+
+
+def answer(agent: Agent, value: Any = None, error: BaseException | None = None) -> None:
+    """Say what became of a step."""
+    told: dict[str, Any] = {"ran": agent.ran, "value": value, "error": ""}
+    if error is not None:
+        told.update(error=type(error).__name__, message=str(error))
+        if isinstance(error, FencepostError):
+            told.update(error.to_dict(), error=type(error).__name__, message=str(error))
+    print(json.dumps(told), flush=True)  # noqa: T201 (this is its output)
+
+
+def main() -> None:
+    agent = Agent(json.loads(sys.argv[1]))
+    plan = agent.plan
+    if plan.get("armed"):
+        arm(agent)
+    with Ledger.open(plan["url"]) as ledger:
+        agent.session = ledger.session(plan["agent"], plan["branch"], resumed_from=plan.get("resumed_from")).open()
+        for step in plan["steps"]:
+            try:
+                value = agent.do(step)
+            except Exception as error:  # noqa: BLE001 (whatever it is, it is the answer)
+                answer(agent, error=error)
+            else:
+                answer(agent, value)
+        if plan.get("close", True):
+            agent.session.close()
+
+
+if __name__ == "__main__":
+    main()
