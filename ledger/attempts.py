@@ -358,11 +358,11 @@ def _require_room(session: SessionState, call: Call, view: OperationView) -> Non
 
 
 async def _require_settled_log(session: SessionState, view: OperationView) -> None:
-    header, limits = view.header, session.engine.limits
-    if not header.settled_time_ms:
+    header, lag_s = view.header, session.engine.terms.min_compaction_lag_s
+    if lag_s is None or not header.settled_time_ms:
         return
     debt_s = (header.now_ms - header.settled_time_ms) / 1000
-    if debt_s > limits.min_compaction_lag_s / 2:
+    if debt_s > lag_s / 2:
         raise StaleProjectionError(
             f"{view.partition} owes re-assertions that are {debt_s:.0f} s old; claims stop until they "
             "are paid, since the log cleaner could overtake them.",

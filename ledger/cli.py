@@ -23,7 +23,7 @@ from .errors import FencepostError
 _START, _LOOK, _DECIDE, _MOVE = "Start", "Look", "Decide", "Maintain"
 
 COMMANDS = {
-    "demo": Entry(_START, "demo", "command", "Show the main job on recorded agent runs, in under a minute."),
+    "demo": Entry(_START, "cli_demo", "demo", "Play recorded agent runs without and with a ledger, in under a minute."),
     "init": Entry(_START, "cli_setup", "init", "Create the ledger and print its id."),
     "doctor": Entry(_START, "cli_setup", "doctor", "Check every guarantee that the ledger rests on."),
     "status": Entry(_LOOK, "cli_setup", "status", "Show what is where and how fresh it is."),

@@ -64,11 +64,10 @@ def _global_options(*, hidden: bool) -> list[click.Option]:
     ]
 
 
-def with_globals(command: click.Command, *, hidden: bool = True) -> click.Command:
-    """The command, with the global options that it does not have itself."""
+def _add_globals(command: click.Command, *, hidden: bool = True) -> None:
+    """Give the command the global options that it does not have itself."""
     taken = {name for param in command.params for name in param.opts}
     command.params += [o for o in _global_options(hidden=hidden) if not taken.intersection(o.opts)]
-    return command
 
 
 class Command(click.Command):
@@ -85,7 +84,7 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self._examples = examples
         self._exits = exits or {}
-        with_globals(self)
+        _add_globals(self)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, the exit codes, and where the global options are told."""
@@ -109,10 +108,11 @@ class Group(click.Group):
     """A group of such commands."""
 
     command_class = Command
+    hides_globals = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        with_globals(self)
+        _add_globals(self, hidden=self.hides_globals)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write where the global options are told."""
@@ -149,13 +149,12 @@ class LazyGroup(Group):
         exits: exit codes of all commands.
     """
 
+    hides_globals = False
+
     def __init__(self, *args: Any, entries: Mapping[str, Entry], exits: Mapping[int, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._entries = entries
         self._exits = exits
-        for option in self.params:
-            if isinstance(option, click.Option):
-                option.hidden = False
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the overview."""
@@ -168,9 +167,8 @@ class LazyGroup(Group):
         entry = self._entries.get(cmd_name)
         if entry is None:
             return None
-        found = getattr(import_module(f".{entry.module}", __package__), entry.attribute)
-        command: click.Command = found if isinstance(found, click.Command) else found()
-        return with_globals(command)
+        command: click.Command = getattr(import_module(f".{entry.module}", __package__), entry.attribute)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the overview by sections, importing nothing."""

@@ -160,14 +160,14 @@ async def _counts(engine: Engine, problems: list[str]) -> dict[str, Any] | None:
     from .resolutions import open_operations  # noqa: PLC0415 - takes its time
 
     try:
-        fact = await engine.view.ledger_fact()
+        found = await engine.view.ledger()
         agents = await engine.view.agents()
         states = [item.state for item in await open_operations(engine)]
     except FencepostError as error:
         problems.append(error.message)
         return None
     return {
-        "ledger_id": fact.ledger_id if fact else "",
+        "ledger_id": found[0] if found else "",
         "agents": len(agents),
         "open_operations": len(states),
         "in_flight": states.count("in flight"),

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TextIO
+from typing import IO, TextIO
 
 import click
 
 from .cli_app import App
 from .cli_commands import Command
 from .cli_output import shortened
-
-if TYPE_CHECKING:
-    from .ports import Store
 
 
 @click.command(
@@ -94,26 +89,10 @@ def _written(file: str) -> Iterator[TextIO]:
 @click.pass_obj
 def import_(app: App, file: IO[str], partitions: int, development: bool) -> None:
     """Bring an export into a ledger that is created for it, under the next log generation."""
-    from .transfer import import_ as bring_in  # noqa: PLC0415 - takes its time
+    from .facade import Ledger  # noqa: PLC0415 - takes its time
 
-    lines = iter(file)
-    first = next(lines, "")
-    generation = _generation(first) + 1
-
-    async def work(store: Store) -> int:
-        await store.initialise(partitions=partitions, development=development, generation=generation)
-        with app.out.progress("import") as bar:
-            return await bring_in(store, itertools.chain([first], lines), progress=bar)
-
-    keys = app.on_store(work)
-    payload = {"schema": "fencepost.import.v1", "url": app.shown_url(), "keys": keys, "generation": generation}
-    shown: tuple[tuple[str, Any], ...] = (("ledger", app.shown_url()), ("keys", keys), ("generation", generation))
-    app.out.data(payload, lambda: app.out.fields(shown))
-
-
-def _generation(head: str) -> int:
-    """The log generation that an export was taken from; -1 when its first line is damaged (the import says how)."""
-    try:
-        return int(json.loads(head)["generation"])
-    except (ValueError, KeyError, TypeError):
-        return -1
+    with app.out.progress("import") as bar:
+        keys = Ledger.import_(app.url, file, partitions=partitions, development=development, progress=bar)
+    url = app.shown_url()
+    payload = {"schema": "fencepost.import.v1", "url": url, "keys": keys}
+    app.out.data(payload, lambda: app.out.fields((("ledger", url), ("keys", keys))))

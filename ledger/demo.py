@@ -168,8 +168,9 @@ def _without(demo: Demo) -> Duplicates:
         found = count_duplicates(demo.world("without").hits())
         say.tell(
             f"{counted(kills, 'kill')}. The tools ran {found.hits} times for {counted(found.operations, 'logical operation')}: "
-            f"{counted(found.total, 'duplicate')}, such as bookings made and paid again."
+            f"{counted(found.total, 'duplicate')}. By tool:"
         )
+        say.table([[tool, number] for tool, number in found.tools])
     return found
 
 
@@ -184,7 +185,9 @@ def _with(demo: Demo, ledger: Ledger) -> None:
         say.item(f"{noted['ran']} ran their tool and were recorded")
         say.item(f"{noted['by a sibling']} were absorbed: a sibling had done it, and its recorded result came back")
         say.item(f"{noted['by itself']} were absorbed: the same branch had done it, and had forgotten or repeated it")
-        say.item(f"{noted['refused']} were refused by the tool (`Error…`): recorded as not done, free for another attempt")
+        say.item(
+            f"{noted['refused']} were refused by the tool (`Error…`): recorded as not done, free for another attempt"
+        )
         say.item(f"{noted['parked']} stopped their agent: somebody was killed in that operation, so it is in doubt")
         say.tell(
             f"{counted(found.raced, 'attempt')} met a sibling's in the very same moment, and lost. The tools ran "
@@ -225,10 +228,11 @@ def _settled(demo: Demo, ledger: Ledger) -> None:
         settled = settle(ledger, mine, say)
         parked = _parked(demo)
         run_crew(demo.jobs("with", demo.stage.url, resume=True))
+        waiting = _parked(demo)
         say.tell(
             f"{settled.committed} had happened, {settled.absent} had not and are free again, "
             f"{settled.left} must be settled by an operator. {counted(parked, 'parked agent')} went on from their "
-            f"last checkpoints: {parked - _parked(demo)} to the end, {_parked(demo)} still wait."
+            f"last checkpoints: {parked - waiting} to the end; {waiting} not, for want of an answer."
         )
 
 
@@ -261,7 +265,8 @@ def _tell_ledger(found: Tally, say: Printer) -> None:
     say.tell(
         f"The ledger knows {counted(found.operations, 'operation')}: {found.committed} committed, {free} free (never "
         f"done), {found.undecided} in doubt. {counted(found.refused, 'attempt')} at {found.refused_operations} of them "
-        f"came to nothing (`Error…`); {found.done_later} of those were done by another attempt."
+        f"came to nothing (`Error…`); {found.done_later} of those were done by another attempt. A probe freed "
+        f"{found.overruled}; {found.overruled_done} of those were done since."
     )
 
 

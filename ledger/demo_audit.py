@@ -20,6 +20,8 @@ class Tally:
         refused: attempts whose tool said "Error": the operation was free again.
         refused_operations: operations with such an attempt.
         done_later: those of them that another attempt carried out.
+        overruled: operations of which a probe said that they had not happened.
+        overruled_done: those of them that were carried out since.
         raced: attempts that lost against a sibling that was faster.
     """
 
@@ -29,22 +31,35 @@ class Tally:
     refused: int
     refused_operations: int
     done_later: int
+    overruled: int
+    overruled_done: int
     raced: int
 
 
 def tally(operations: Sequence[Operation]) -> Tally:
     """Count the ledger's operations and attempts."""
     states = Counter(a.state for op in operations for a in op.attempts.values())
-    refused = [op for op in operations if any(a.state is AttemptState.FAILED for a in op.attempts.values())]
+    refused = _with_attempt(operations, AttemptState.FAILED)
+    overruled = _with_attempt(operations, AttemptState.OVERRULED)
     return Tally(
         len(operations),
-        sum(op.status is Status.COMMITTED for op in operations),
+        _committed(operations),
         sum(op.status in UNDECIDED for op in operations),
         states[AttemptState.FAILED],
         len(refused),
-        sum(op.status is Status.COMMITTED for op in refused),
+        _committed(refused),
+        len(overruled),
+        _committed(overruled),
         states[AttemptState.LOST],
     )
+
+
+def _with_attempt(operations: Iterable[Operation], state: AttemptState) -> list[Operation]:
+    return [op for op in operations if any(a.state is state for a in op.attempts.values())]
+
+
+def _committed(operations: Iterable[Operation]) -> int:
+    return sum(op.status is Status.COMMITTED for op in operations)
 
 
 def problems(hits: Iterable[Hit], operations: Iterable[Operation]) -> list[str]:

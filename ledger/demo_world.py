@@ -85,6 +85,7 @@ class Duplicates:
         sibling: another branch of the same agent had done it.
         restored: an earlier life of the same branch had done it, and it was forgotten.
         repeated: the recorded run itself asked twice.
+        tools: how many of each tool, most first.
     """
 
     operations: int
@@ -92,6 +93,7 @@ class Duplicates:
     sibling: int
     restored: int
     repeated: int
+    tools: tuple[tuple[str, int], ...]
 
     @property
     def total(self) -> int:
@@ -102,7 +104,9 @@ class Duplicates:
 def count_duplicates(hits: Iterable[Hit]) -> Duplicates:
     """The duplicates among these hits; their order does not matter."""
     by_op: dict[str, Counter[tuple[str, int]]] = {}
+    tools: Counter[str] = Counter()
     for hit in hits:
+        tools[hit.tool] += hit.op_id in by_op
         by_op.setdefault(hit.op_id, Counter())[hit.branch, hit.life] += 1
     sibling = restored = repeated = 0
     for times in by_op.values():
@@ -111,4 +115,5 @@ def count_duplicates(hits: Iterable[Hit]) -> Duplicates:
         restored += len(times) - len(branches)
         repeated += sum(times.values()) - len(times)
     total = sum(sum(times.values()) for times in by_op.values())
-    return Duplicates(len(by_op), total, sibling, restored, repeated)
+    listed = sorted((+tools).items(), key=lambda item: (-item[1], item[0]))
+    return Duplicates(len(by_op), total, sibling, restored, repeated, tuple(listed))

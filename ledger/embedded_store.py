@@ -15,7 +15,7 @@ from .embedded_reader import Reader
 from .embedded_threads import Reply
 from .embedded_writer import Job, Writer
 from .errors import StoreClosedError
-from .ports import DocumentKey, Snapshot
+from .ports import DocumentKey, Snapshot, Terms
 from .positions import Partition, Topic
 
 if TYPE_CHECKING:
@@ -245,6 +245,10 @@ class EmbeddedStore:
         del partitions, development
         self._process.require()
         await asyncio.get_running_loop().run_in_executor(None, self._file.create, generation)
+
+    async def terms(self) -> Terms:
+        """Nothing is removed from the file, and it names its ledger itself."""
+        return Terms()
 
     async def generation(self) -> int:
         """The log generation of the file. Raises StoreError, StoreUnavailableError."""

@@ -23,6 +23,7 @@ from . import log_keys
 from . import projection as docs
 from .errors import (
     FencepostError,
+    GuaranteeError,
     OutcomeUnknownError,
     StaleProjectionError,
     StoreClosedError,
@@ -30,7 +31,7 @@ from .errors import (
 )
 from .facts import AgentFact, EffectFact, EffectKind, encode_agent, encode_effect
 from .history import History, Record
-from .ports import Store
+from .ports import Store, Terms
 from .positions import Partition, Position, Topic
 from .view import View
 
@@ -55,7 +56,6 @@ class Limits:
         max_history_bytes: a key's history may not grow beyond it by an intent, so that the
             largest outcome always fits into a record.
         max_attempts: of one operation.
-        min_compaction_lag_s: of the log; claims stop when the oldest debt is half as old.
     """
 
     deadline_s: float = 30.0
@@ -66,7 +66,6 @@ class Limits:
     max_arguments_bytes: int = 64_000
     max_history_bytes: int = 500_000
     max_attempts: int = 64
-    min_compaction_lag_s: float = 86_400.0
 
 
 class Clock:
@@ -94,6 +93,7 @@ class Engine:
     clock: Clock = field(default_factory=Clock)
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
     ledger_id: str = ""
+    terms: Terms = field(default_factory=Terms)
     view: View = field(init=False)
     _beating: set[str] = field(default_factory=set)
     _beater: asyncio.Task[None] | None = None
@@ -102,17 +102,23 @@ class Engine:
         self.view = View(self.store)
 
     async def start(self) -> None:
-        """Read which ledger this is. Raises StaleProjectionError when nobody has told in time."""
+        """Read which ledger this is, and check what the store gives.
+
+        Raises:
+            GuaranteeError: a setting breaks a promise, or these are not the ledger's topics.
+            StaleProjectionError: nobody has told in time which ledger this is.
+        """
+        self.terms = await self.store.terms()
         deadline = self.clock.monotonic() + self.limits.apply_s
         while not self.ledger_id:
             problem: StaleProjectionError | None = None
-            fact = None
+            found = None
             try:
-                fact = await self.view.ledger_fact()
+                found = await self.view.ledger()
             except StaleProjectionError as error:
                 problem = error
-            if fact is not None:
-                self.ledger_id = fact.ledger_id
+            if found is not None:
+                self.ledger_id = self._recognised(*found)
             elif self.clock.monotonic() >= deadline:
                 raise problem or StaleProjectionError(
                     f"the ledger at {self.store.url} is not initialised.",
@@ -120,6 +126,16 @@ class Engine:
                 )
             else:
                 await asyncio.sleep(0.05)
+
+    def _recognised(self, ledger_id: str, identity: str) -> str:
+        if identity != self.terms.identity:
+            raise GuaranteeError(
+                f"these are not the topics that ledger {ledger_id} was created on: they are "
+                f"{self.terms.identity}, recorded is {identity}.",
+                next_step="Bring back the topics, or move the ledger with `fencepost export` and `import`.",
+                checks=[],
+            )
+        return ledger_id
 
     async def close(self) -> None:
         """Stop the heartbeat and close the store."""

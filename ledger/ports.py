@@ -170,6 +170,21 @@ class Check(NamedTuple):
     """"refuse" stops the start, "warn" is said loudly."""
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a store gives, looked at when it is opened.
+
+    Attributes:
+        identity: names the very topics, their partition counts and the partitioner; "" where
+            there is nothing that could be exchanged. Recorded when the ledger is created.
+        min_compaction_lag_s: how long a superseded record is safe from the log cleaner; None
+            where nothing is ever removed.
+    """
+
+    identity: str = ""
+    min_compaction_lag_s: float | None = None
+
+
 class Store(Protocol):
     """A ledger's home: the log, the projection, and their administration."""
 
@@ -199,6 +214,10 @@ class Store(Protocol):
 
     async def generation(self) -> int:
         """The log generation that this store writes."""
+        ...
+
+    async def terms(self) -> Terms:
+        """What the store gives. Raises GuaranteeError naming each setting that breaks a promise."""
         ...
 
     async def check(self) -> Sequence[Check]:

@@ -27,9 +27,14 @@ async def initialise(store: Store, *, partitions: int = 12, development: bool = 
     await store.initialise(partitions=partitions, development=development, generation=generation)
     if known := await _patiently(store):
         return known
-    fact = AgentFact(kind=AgentKind.LEDGER_CREATED, ledger_id=uuid.uuid4().hex[:20])
-    await store.log.publish(HOME, Record(log_keys.LEDGER, (), encode_agent(fact), "init"))
+    await store.log.publish(HOME, Record(log_keys.LEDGER, (), await creation(store, uuid.uuid4().hex[:20]), "init"))
     return await _patiently(store)
+
+
+async def creation(store: Store, ledger_id: str) -> bytes:
+    """The fact that gives a ledger its id and notes which topics it lives in."""
+    terms = await store.terms()
+    return encode_agent(AgentFact(kind=AgentKind.LEDGER_CREATED, ledger_id=ledger_id, evidence=terms.identity))
 
 
 async def _patiently(store: Store) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -14,7 +15,30 @@ from urllib.parse import quote
 from . import urls
 from .embedded import default_path
 from .errors import GuaranteeError, InvalidArgumentError
-from .ports import Check, Log, LogReader, Projection, Store
+from .ports import Check, Log, LogReader, Projection, Store, Terms
+from .positions import Topic
+
+
+_log = logging.getLogger("fencepost.store")
+
+
+class LogFacts(Protocol):
+    """What brokers say of a ledger's topics."""
+
+    @property
+    def topic_ids(self) -> Mapping[Topic, str]:
+        """The id of each."""
+        ...
+
+    @property
+    def partitions(self) -> Mapping[Topic, int]:
+        """The partition count of each."""
+        ...
+
+    @property
+    def min_compaction_lag_ms(self) -> int:
+        """The shorter of the two lags."""
+        ...
 
 
 class Admin(Protocol):
@@ -26,6 +50,14 @@ class Admin(Protocol):
 
     async def check(self) -> Sequence[Check]:
         """Every guarantee, looked at now."""
+        ...
+
+    async def guarantees(self) -> Sequence[Check]:
+        """Those of the settings alone."""
+        ...
+
+    async def facts(self) -> LogFacts:
+        """Which topics these are."""
         ...
 
 
@@ -119,6 +151,15 @@ class ComposedStore:
     async def generation(self) -> int:
         """The log generation that the URL names."""
         return self._parsed.generation
+
+    async def terms(self) -> Terms:
+        """What the topics give. Raises GuaranteeError naming each setting that breaks a promise."""
+        admin = self.admin
+        for weak in require_guarantees(await admin.guarantees()):
+            _log.warning("%s is %s, and should be %s", weak.name, weak.found, weak.wanted)
+        facts = await admin.facts()
+        topics = [f"{t.value}={facts.topic_ids[t]}/{facts.partitions[t]}" for t in Topic]
+        return Terms(";".join([*topics, "murmur2_random"]), facts.min_compaction_lag_ms / 1000)
 
     async def check(self) -> Sequence[Check]:
         """Every guarantee of the log's and the projection's settings."""

@@ -25,6 +25,7 @@ from .history import PositionedFact, Record, decode
 from .operations import Status, fold_operation
 from .ports import Store
 from .positions import Partition, Position, Topic
+from .setup import creation
 from .verification import pages
 
 SCHEMA = "fencepost.export.v1"
@@ -205,7 +206,8 @@ async def import_(
         raise _taken(store)
     await asyncio.to_thread(_require_empty, store)
     for number, line in enumerate(found, start=1):
-        await store.log.publish(_home(store, line), Record(line.key, line.history, None, "import"))
+        fact = await creation(store, str(head["ledger_id"])) if line.key == log_keys.LEDGER else None
+        await store.log.publish(_home(store, line), Record(line.key, line.history, fact, "import"))
         if progress and number % 100 == 0:
             progress("keys", number, len(found))
     return len(found)

@@ -277,12 +277,15 @@ class View:
                 voided |= set(fact.voided)
         return low_water(await self.seqs(session), voided)
 
-    async def ledger_fact(self) -> AgentFact | None:
-        """The fact that created this ledger, once it is applied."""
+    async def ledger(self) -> tuple[str, str] | None:
+        """(id, identity of the store) of this ledger, once the fact that created it is applied.
+
+        The first fact gives the id, the last one, after a move, the identity.
+        """
         partition = Partition(Topic.AGENTS, 0)
         snapshot = await self.read(partition, [DocumentKey(docs.LEDGER, log_keys.LEDGER)])
-        facts = list(_all_facts(snapshot))
-        return decode_agent(min(facts).fact) if facts else None
+        facts = sorted(_all_facts(snapshot))
+        return (decode_agent(facts[0].fact).ledger_id, decode_agent(facts[-1].fact).evidence) if facts else None
 
 
 def _families(agent_id: str) -> set[tuple[str, str]]:

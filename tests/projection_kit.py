@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import redis
+
 from confluent_kafka import Producer, murmur2
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
@@ -22,6 +22,7 @@ from fencepost.consumer.command import lag, run_projector
 from fencepost.consumer.keys import PartitionKeys
 from fencepost.consumer.log_reader import open_reader
 from fencepost.consumer.topics import open_admin
+from fencepost.consumer.redis_client import connect
 from fencepost.deploy.processes import wait_until
 from fencepost.ledger import history, log_keys, urls
 from fencepost.ledger.facts import (
@@ -41,6 +42,7 @@ from fencepost.ledger.projection import DEBTS, PartitionFold
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fencepost.consumer.redis_client import SyncClient
     from fencepost.ledger.urls import StoreUrl
 
 Documents = dict[DocumentKey, bytes]
@@ -141,8 +143,8 @@ class Rig:
     def keys(self, partition: Partition) -> PartitionKeys:
         return PartitionKeys(self.url.prefix, partition)
 
-    def redis(self) -> redis.Redis:
-        return redis.Redis.from_url(self.url.projection)
+    def redis(self) -> SyncClient:
+        return connect(self.url.projection)
 
     def headers(self) -> dict[Partition, Header]:
         return {row.partition: row.header for row in lag(self.url)}

@@ -63,9 +63,8 @@ def shared_ledger(home: Home) -> Iterator[Ledger]:
 
 @pytest.fixture
 def world(home: Home, shared_ledger: Ledger, tmp_path: Path) -> Iterator[World]:
-    world = World(home, shared_ledger, tmp_path)
-    yield world
-    world.close()
+    with World(home, shared_ledger, tmp_path) as world:
+        yield world
 
 
 @pytest.fixture

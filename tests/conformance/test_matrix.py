@@ -170,23 +170,25 @@ def test_f_derived_id_ignores_branch_and_run(world: World, ledger: Ledger) -> No
 def test_g_projection_is_lost_between_two_calls(fresh_home: Callable[[], Home], tmp_path: Path) -> None:
     """G: the projection store loses all its data between two calls: one hit, and the same answer once it is back."""
     home = fresh_home()
-    with Ledger.open(home.url) as ledger:
-        world = World(home, ledger, tmp_path)
+    with Ledger.open(home.url) as ledger, World(home, ledger, tmp_path) as world:
         [first] = world.run(charge("G"))
-    home.lose_projection()
-    home.rebuild()
-    [second] = world.run(charge("G"))
-    assert (first["ran"], second["ran"]) == (True, False)
-    assert second["value"] == first["value"]
-    assert world.hits("G") == 1
+        home.lose_projection()
+        home.rebuild()
+        [second] = world.run(charge("G"))
+        assert (first["ran"], second["ran"]) == (True, False)
+        assert second["value"] == first["value"]
+        assert world.hits("G") == 1
 
 
 @pytest.mark.slow
 def test_g_projection_is_lost_under_a_living_session(fresh_home: Callable[[], Home], tmp_path: Path) -> None:
     """G: the same while a session goes on: its next call is refused or absorbed, and never runs a second time."""
     home = fresh_home()
-    with Ledger.open(home.url) as ledger, ledger.session("living") as session:
-        world = World(home, ledger, tmp_path)
+    with (
+        Ledger.open(home.url) as ledger,
+        World(home, ledger, tmp_path) as world,
+        ledger.session(world.agent) as session,
+    ):
         world.charge(session, "G")
         home.lose_projection()
         home.rebuild()

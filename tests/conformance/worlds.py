@@ -206,7 +206,10 @@ class World:
     def _named(self, step: dict[str, Any]) -> dict[str, Any]:
         return {**step, "order": self.key(step["order"])} if "order" in step else step
 
-    def close(self) -> None:
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for worker in self.workers:
             worker.kill()
         for ledger in self.ledgers:

@@ -17,6 +17,7 @@ from fencepost.ledger.projection import Debt, PartitionFold, document_of, reasse
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+Projected = frozenset[tuple[DocumentKey, bytes]]
 HORIZON = log_keys.horizon(0, lambda _: 0)
 MARKER = Record(HORIZON, (), encode_effect(EffectFact(kind=EffectKind.HORIZON)))
 
@@ -42,6 +43,7 @@ class Projector:
 
     switches: Switches = field(default_factory=Switches)
     essential: bool = True
+    _steps: dict[object, tuple[Header, Projected]] = field(default_factory=dict)
 
     def fold(self, world: World) -> PartitionFold:
         kind = StrikesEarly if not self.switches.strict_strike else PartitionFold
@@ -52,17 +54,23 @@ class Projector:
         at = world.header.applied_offset
         if at >= len(world.log) or self._due(world):
             return None
-        fold, record, documents = self.fold(world), world.log[at], world.documents
-        flying = world.flying
+        record = world.log[at]
+        same = (world.header, world.projected, record)
+        if same not in self._steps:
+            self._steps[same] = self._applied(world, record)
+        header, projected = self._steps[same]
+        paid = {record.key} if record is not None and record.writer == "projector" else set()
+        return replace(world, header=header, projected=projected, flying=world.flying - paid)
+
+    def _applied(self, world: World, record: Record | None) -> tuple[Header, Projected]:
+        fold, at, documents = self.fold(world), world.header.applied_offset, world.documents
         if record is None:
             fold.skip_to(at + 1)
         else:
             entry = LogEntry(PARTITION, at, at + 1000, record.key, record)
             fold.provide({key: documents.get(key) for key in fold.needs(entry)})
             fold.apply(entry)
-            if record.writer == "projector":
-                flying -= {record.key}
-        return replace(self._committed(world, fold), flying=flying)
+        return self._committed(world, fold)
 
     def open(self, world: World) -> World | None:
         """At the horizon: judge what was put off, then open."""
@@ -75,19 +83,20 @@ class Projector:
         fold.judge(unjudged, fences)
         fold.provide(fences)
         fold.open(fences)
-        after = self._committed(world, fold)
+        header, projected = self._committed(world, fold)
+        after = replace(world, header=header, projected=projected)
         return replace(after, forgotten=world.forgotten or not set(world.before_loss) <= set(after.facts))
 
     def _due(self, world: World) -> bool:
-        return self.fold(world).horizon_reached()
+        return not world.header.opened and self.fold(world).horizon_reached()
 
-    def _committed(self, world: World, fold: PartitionFold) -> World:
+    def _committed(self, world: World, fold: PartitionFold) -> tuple[Header, Projected]:
         step = fold.take_step()
         after: dict[DocumentKey, bytes | None] = {**world.documents, **step.writes}
         kept = ((k, v) for k, v in after.items() if v is not None and (not self.essential or k.collection in ESSENTIAL))
-        return replace(world, header=step.header, projected=frozenset(kept))
+        return step.header, frozenset(kept)
 
-    def settle(self, world: World) -> World | None:
+    def settle(self, world: World) -> World:
         """Commit the settled offset to where a loss of the store does not reach."""
         return replace(world, durable=max(world.durable, world.header.settled_offset))
 
@@ -205,7 +214,6 @@ def _machinery(world: World, projector: Projector, bounds: Bounds) -> Iterator[S
     yield "guard decide", lambda: claims.decide(world, projector.switches, fences=bounds.fences)
     yield "projector open", lambda: projector.open(world)
     yield "projector apply", lambda: projector.apply(world)
-    yield "projector settle", lambda: projector.settle(world)
     for key in sorted(world.debts):
         yield f"projector pays {key}", lambda k=key: projector.reassert(world, k)  # type: ignore[misc]
         if len(world.zombies) < bounds.zombies:
@@ -216,8 +224,10 @@ def _machinery(world: World, projector: Projector, bounds: Bounds) -> Iterator[S
         yield "projector crash", lambda: projector.crash(world)
     if world.losses < bounds.losses and world.header.applied_offset:
         yield "store lost", lambda: projector.lose_store(world)
+        yield "store lost, all settled", lambda: projector.lose_store(projector.settle(world))
     if world.cleanings < bounds.cleanings:
-        yield "cleaner", lambda: projector.clean(world, projector.removable(world))
+        settled = projector.settle(world)
+        yield "cleaner", lambda: projector.clean(settled, projector.removable(settled))
 
 
 def _of(op_id: str) -> tuple[DocumentKey, DocumentKey]:

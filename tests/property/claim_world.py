@@ -42,6 +42,10 @@ ESSENTIAL = frozenset({OPS, FENCES, UNJUDGED, DEBTS, UNSAFE})
 """The collections on which something depends; indexes can be left out of a search."""
 
 
+known = cache(read_history)
+folded = cache(fold_operation)
+
+
 @dataclass(frozen=True, slots=True)
 class Switches:
     """What the design asks for; each can be switched off to see that the search notices."""
@@ -103,7 +107,7 @@ class World:
     @property
     def facts(self) -> History:
         """What the projection knows of the operation."""
-        return read_history(self.documents.get(OP_DOCUMENT))
+        return known(dict(self.projected).get(OP_DOCUMENT))
 
     @property
     def caught_up(self) -> bool:
@@ -118,9 +122,6 @@ class World:
 
     def moved(self, index: int, session: Session) -> World:
         return replace(self, sessions=(*self.sessions[:index], session, *self.sessions[index + 1 :]))
-
-
-folded = cache(fold_operation)
 
 
 def operation(world: World) -> Operation:
@@ -245,8 +246,7 @@ def fence(world: World) -> World | None:
     step, epoch, _ = world.guard
     if step != "fence":
         return None
-    known = read_history(world.documents.get(FENCE_DOCUMENT))
-    record = Record(FENCE, known, fact(EffectKind.FENCED, None, epoch=epoch))
+    record = Record(FENCE, known(world.documents.get(FENCE_DOCUMENT)), fact(EffectKind.FENCED, None, epoch=epoch))
     return replace(world.append(record), guard=("decide", epoch, len(world.log)))
 
 
@@ -255,7 +255,7 @@ def decide(world: World, switches: Switches, *, fences: int = 2) -> World | None
     if step != "decide":
         return None
     if switches.barrier:
-        raised = fence_epoch(read_history(world.documents.get(FENCE_DOCUMENT)))
+        raised = fence_epoch(known(world.documents.get(FENCE_DOCUMENT)))
         applied = raised is not None and raised >= Position(0, epoch)
         if not world.header.opened or world.header.applied_offset <= at or not applied:
             return None
@@ -269,8 +269,8 @@ def decide(world: World, switches: Switches, *, fences: int = 2) -> World | None
 # -- what must never be -----------------------------------------------------------------------
 
 
-def violation(world: World) -> str:
-    """What is wrong with this state, or ""."""
+def harm(world: World) -> str:
+    """What has gone wrong in the world outside, or is bound to, or ""."""
     rounds = [ran[0] for ran in world.executed]
     if len(rounds) > len(set(rounds)):
         return f"double execution: {world.executed}"
@@ -279,18 +279,21 @@ def violation(world: World) -> str:
     running = any(s.agent_id == "A" and s.epoch < epoch and s.step == "run" for s in world.sessions)
     if crossed or running:
         return "the guard authorised a rollback over an effect that ran or is about to"
+    if world.at_rest:
+        op = folded(OP, told_by(world.log))
+        for number, attempt_id, _ in world.executed:
+            held = op.owner is not None and op.owner.attempt_id == attempt_id and op.status in BUSY
+            if number >= op.round and not held:
+                return f"the log forgot the execution of {attempt_id}: {op.status}"
+    return ""
+
+
+def violation(world: World) -> str:
+    """What is wrong with this state: harm, or a projection that is not what the log says."""
+    if found := harm(world):
+        return found
     if world.forgotten:
         return "a rebuild forgot facts"
-    return _unlike_the_log(world) if world.at_rest else ""
-
-
-def _unlike_the_log(world: World) -> str:
-    log = told_by(world.log)
-    op = folded(OP, log)
-    for number, attempt_id, _ in world.executed:
-        held = op.owner is not None and op.owner.attempt_id == attempt_id and op.status in BUSY
-        if number >= op.round and not held:
-            return f"the log forgot the execution of {attempt_id}: {op.status}"
-    if world.facts != log:
+    if world.at_rest and world.facts != told_by(world.log):
         return "projection != fold(log)"
     return ""
