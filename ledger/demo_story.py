@@ -33,8 +33,10 @@ class Hero:
     step: Step
 
 
-def choose(operations: Sequence[Operation], runs: dict[str, Sequence[Run]], killed: Counter[str]) -> Hero:
+def choose(operations: Sequence[Operation], runs: dict[str, Sequence[Run]], killed: Counter[str]) -> Hero | None:
     """An agent with nothing left in doubt and the most committed effects; one that was killed, if there is one.
+
+    None if no agent has a committed effect and nothing in doubt.
 
     Args:
         runs: agent → its recorded runs.
@@ -49,6 +51,8 @@ def choose(operations: Sequence[Operation], runs: dict[str, Sequence[Run]], kill
         elif op.status is not Status.FREE:
             undecided |= agents
     able = [agent for agent in committed if agent not in undecided]
+    if not able:
+        return None
     agent_id = max(able, key=lambda a: (killed[a] > 0, len(committed[a]), a))
     first = min(committed[agent_id], key=lambda op: op.settled_at)
     branch = first.owner.intent.branch_id if first.owner else ""

@@ -100,7 +100,6 @@ class Worker:
         self._world = World(job.place / "world.jsonl")
         self._runs = [run for run in runs if run.trial == job.trial]
         self._plan = {} if job.resume else plan_kills(runs, seed=job.seed, count=job.kills)
-        self._bypass = job.bypass
 
     def work(self) -> None:
         """Finish or park every trial of this process."""
@@ -145,13 +144,12 @@ class Worker:
         op_id = step.op_id(self._job.agent_id(run))
         outcome = hands.perform(step, lambda op, key: self._act(run, step, op, key, kill))
         self._note(run, outcome, op_id)
-        if outcome == "ran" and self._bypass:
-            self._bypass = False
+        if outcome == "ran" and self._job.bypass and self._first_to_bypass():
             self._act(run, step, op_id, "", None)
         if kill is not None:
             self._die(run)
 
-    def _act(self, run: Run, step: Step, op_id: str, key: str, kill: Kill | None) -> str:  # noqa: PLR0913
+    def _act(self, run: Run, step: Step, op_id: str, key: str, kill: Kill | None) -> str:
         """The tool. What it does is what the recorded one did."""
         time.sleep(TOOL_S)
         if kill is not None and kill.moment is Moment.BEFORE:
@@ -170,6 +168,13 @@ class Worker:
 
     def _killed(self, run: Run) -> Path:
         return self._job.place / "killed" / run.name
+
+    def _first_to_bypass(self) -> bool:
+        try:
+            (self._job.place / "bypassed").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
     def _die(self, run: Run) -> None:
         self._killed(run).touch()

@@ -117,7 +117,7 @@ class Agent:
     """An agent as its facts tell it.
 
     Attributes:
-        sessions: by session_id, in log order, rejected ones included.
+        sessions: by session_id, in log order, rejected ones included; `epochs` has them by epoch.
         abandoned: epoch → sequence number above which an authorised rollback left all behind.
         declared: op_id → (declared as, the other op_id) for attempts held after gated rollbacks.
         unsafe: why nothing may be decided about this agent ("" if nothing stands against it).
@@ -127,6 +127,7 @@ class Agent:
     branches: dict[str, Branch] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     rollbacks: dict[str, Rollback] = field(default_factory=dict)
+    epochs: dict[Position, Session] = field(default_factory=dict)
     abandoned: dict[Position, int] = field(default_factory=dict)
     declared: dict[str, tuple[str, str]] = field(default_factory=dict)
     unsafe: str = ""
@@ -138,7 +139,8 @@ class Agent:
 
     def by_epoch(self, epoch: Position) -> Session | None:
         """The accepted session that this epoch belongs to."""
-        return next((s for s in self.sessions.values() if s.epoch == epoch and not s.rejected), None)
+        session = self.epochs.get(epoch)
+        return session if session is not None and not session.rejected else None
 
     def path(self, point: Point) -> dict[Position, int]:
         """What `point` knows: epoch → highest sequence number, inclusive."""
@@ -271,7 +273,7 @@ class _Fold:
         branch = agent.branches.get(fact.branch_id)
         parent = _point(fact.watermark)
         session = Session(fact.session_id, fact.branch_id, position, parent or ROOT, fact.segment, fact)
-        agent.sessions[fact.session_id] = session
+        agent.sessions[fact.session_id] = agent.epochs[position] = session
         if branch is None and not fact.segment:
             branch = Branch(fact.branch_id, str(position), str(position))
             agent.branches[fact.branch_id] = branch

@@ -286,7 +286,10 @@ def _late_commit(op: Operation, position: Position, fact: EffectFact, attempt: A
 
 def _failed(op: Operation, position: Position, fact: EffectFact) -> None:
     attempt = op.attempts.get(fact.attempt_id)
-    if attempt is None or attempt.state in {AttemptState.FAILED, AttemptState.REJECTED}:
+    if attempt is None:  # withdrawn before its intent arrived: the intent, if it comes, claims nothing
+        op.attempts[fact.attempt_id] = Attempt(fact.attempt_id, position, fact, AttemptState.FAILED, fact, position)
+        return
+    if attempt.state in {AttemptState.FAILED, AttemptState.REJECTED}:
         return
     if attempt.state in {AttemptState.COMMITTED, AttemptState.REPEATED}:
         op.anomalies.append(Anomaly(position, fact.attempt_id, "failed after it had committed"))

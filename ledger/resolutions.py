@@ -29,6 +29,10 @@ from .operations import Operation, Resolution, Status
 from .view import OperationView, age_s
 
 
+CLOCK_SKEW_S = 60.0
+"""How far the clocks of an agent and of the store may be apart."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenOperation:
     """An operation that needs time or a human.
@@ -233,7 +237,7 @@ def _require_past(view: OperationView) -> None:
         return
     intent = owner.intent if owner else None
     if intent is not None and intent.longest_run_s >= 0:
-        over_ms = intent.time_ms + (intent.deadline_s + intent.longest_run_s) * 1000
+        over_ms = intent.time_ms + (intent.deadline_s + intent.longest_run_s + CLOCK_SKEW_S) * 1000
         if view.header.now_ms > over_ms:
             return
         why = f"its deadline and longest run are over in {(over_ms - view.header.now_ms) / 1000:.0f} s"

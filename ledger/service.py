@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,21 +137,22 @@ class Service:
                 next_step="See its branches with `fencepost agents show`.",
                 field="branch",
             )
-        return await self._watermark(view, branch.head)
+        return await self._watermark(view, branch.head, await self.engine.view.open_operations())
 
     async def watermarks(self, agent_id: str) -> list[AgentWatermark]:
         """The watermark of every session of an agent that was accepted, in log order."""
         view = await self.agent(agent_id)
         accepted = [s for s in view.agent.sessions.values() if not s.rejected]
-        return [await self._watermark(view, session) for session in accepted]
+        undecided = await self.engine.view.open_operations()
+        return [await self._watermark(view, session, undecided) for session in accepted]
 
-    async def _watermark(self, view: AgentView, session: Session) -> AgentWatermark:
+    async def _watermark(self, view: AgentView, session: Session, undecided: Sequence[OperationView]) -> AgentWatermark:
         agent_id = view.agent.agent_id
         written = await self.engine.view.written(session, view.checkpoint_facts)
         highest = max(await self.engine.view.seqs(session), default=0)
         owned = [
             o.operation.op_id
-            for o in await self.engine.view.open_operations()
+            for o in undecided
             if o.operation.status in {Status.OWNED, Status.IN_DOUBT}
             and o.operation.owner is not None
             and o.operation.owner.intent.session_id == session.session_id
@@ -195,9 +197,9 @@ class Service:
         point = await self._point(view, since)
         operations = [o.seen for o in await self.engine.view.agent_operations(agent_id)]
         absorbed = await self.engine.view.absorbed(agent_id)
-        for op_id, _ in absorbed:
-            if all(o.operation.op_id != op_id for o in operations):
-                operations.append((await self.engine.view.operation(op_id)).seen)
+        elsewhere = {op_id for op_id, _ in absorbed} - {seen.operation.op_id for seen in operations}
+        others = await asyncio.gather(*(self.engine.view.operation(op_id) for op_id in sorted(elsewhere)))
+        operations += [other.seen for other in others]
         replayed = replay_forward(view.agent, operations, absorbed, since=point)
         return [op for op in replayed if branch_id is None or op.branch_id == branch_id]
 

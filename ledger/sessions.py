@@ -465,6 +465,7 @@ async def close_session(state: SessionState) -> None:
     engine = state.engine
     engine.stop_beating(state.session_id)
     if state.ended:
+        await state.drain()
         return
     try:
         await _decide_open_attempts(state)

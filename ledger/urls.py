@@ -67,7 +67,8 @@ def parse(text: str) -> StoreUrl:
 def _kafka(text: str) -> StoreUrl:
     example = "kafka://host:9092/fencepost?projection=redis://host:6379/0"
     parts = urlsplit(text)
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    query = parts.query.replace("+", "%2B")  # a plus stands for itself: redis+cluster://, passwords
+    options = {name: values[-1] for name, values in parse_qs(query).items()}
     unknown = set(options) - {"projection", "registry", "development", "generation"}
     prefix = parts.path.strip("/")
     projection = options.get("projection", "")
