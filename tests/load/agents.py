@@ -13,10 +13,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from fencepost.ledger import AsyncLedger, EffectClass, Limits, StoreError
+
+T = TypeVar("T")
 
 
 def share(agent: int, agents: int, operations: int, siblings: int) -> Iterator[int]:
@@ -33,8 +36,8 @@ async def run_agent(ledger: AsyncLedger, world: int, agent: int, mine: list[int]
     session = await _patiently(lambda: ledger.session(f"agent-{agent}", scope="load").open())
     for operation in mine:
         while True:
+            attempt = session.attempt("pay", key=f"order-{operation}", kind=EffectClass.IRREVERSIBLE, wait_s=120.0)
             try:
-                attempt = session.attempt("pay", key=f"order-{operation}", kind=EffectClass.IRREVERSIBLE, wait_s=120.0)
                 async with attempt:
                     if attempt.owned:
                         os.write(world, f"{operation} {agent}\n".encode())
@@ -53,7 +56,7 @@ async def run_agent(ledger: AsyncLedger, world: int, agent: int, mine: list[int]
     return {"agent": agent, "ran": ran, "absorbed": absorbed, "retried": retried, "seq": session.seq}
 
 
-async def _patiently(work: object) -> object:
+async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await work()
