@@ -17,7 +17,7 @@ from ..ledger.positions import Partition, Topic
 from . import kafka_client, scripts
 from .codec import codec_of
 from .headers import header_of
-from .keys import PartitionKeys
+from .keys import partition_keys
 from .projector import Projector
 from .redis_client import connect, execute, translated
 from .topics import REDIS_ANSWERS, open_admin
@@ -119,7 +119,7 @@ def rebuild(
         for partition, row in before.items():
             below = row.log_end_offset if accept_gap else None
             with translated(url.projection):
-                execute(client, scripts.drop(PartitionKeys(url.prefix, partition), accept_below=below))
+                execute(client, scripts.drop(partition_keys(url, partition), accept_below=below))
         while True:
             headers = {p: _header(client, url, p) for p in before}
             progress(_progress(headers, before))
@@ -191,7 +191,7 @@ def _projection_client(url: StoreUrl) -> Iterator[SyncClient]:
 
 
 def _header(client: SyncClient, url: StoreUrl, partition: Partition) -> Header:
-    call, _ = scripts.read(PartitionKeys(url.prefix, partition), ())
+    call, _ = scripts.read(partition_keys(url, partition), ())
     with translated(url.projection):
         reply = execute(client, call)
     return header_of(reply[0], reply[1])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..ledger.projection import PartitionFold
     from .partition_store import PartitionStore
 
-_CACHED_DOCUMENTS = 20_000
+_CACHED_DOCUMENTS = 2_000  # a partition; reading one again costs little
 _JUDGED_AT_ONCE = 200
 
 

@@ -25,6 +25,7 @@ TIMEOUT_S = 10.0
 _COMMON: dict[str, Any] = {
     "socket.timeout.ms": 10_000,  # a hung broker stalls an idempotent producer for this long
     "topic.metadata.refresh.interval.ms": 10_000,
+    "reconnect.backoff.max.ms": 2_000,
     "log_level": 3,
 }
 
@@ -165,6 +166,6 @@ def raw_message(message: Message, topics: Mapping[str, Topic]) -> RawMessage:
     return RawMessage(partition, offset, message.timestamp()[1], as_bytes(message.key()), as_bytes(message.value()))
 
 
-def as_bytes(data: Any) -> bytes | None:  # noqa: ANN401 (the client's types promise more than bytes)
+def as_bytes(data: Any) -> bytes | None:
     """Keys and values as they are: no deserialiser is configured."""
     return None if data is None else bytes(data)

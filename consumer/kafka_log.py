@@ -45,7 +45,7 @@ class PartitionLog:
         topic_id: of the topic that is being read.
     """
 
-    def __init__(  # noqa: PLR0913 (wired once, in the projector)
+    def __init__(
         self,
         url: StoreUrl,
         partition: Partition,
@@ -59,6 +59,7 @@ class PartitionLog:
         self.partition_of = partition_of
         self.codec = codec
         self.topic_id = topic_id
+        self.generation = url.generation
         self.partition = partition
         self._url = url
         self._consumer = consumer
@@ -75,7 +76,14 @@ class PartitionLog:
         if leader_epoch >= 0:
             place = TopicPartition(place.topic, place.partition, offset, leader_epoch=leader_epoch)
         with kafka_client.translated(self._url):
-            self._consumer.seek(place)
+            try:
+                self._consumer.seek(place)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 (the client's name)
+                    raise
+                # After an offset that the log does not have, the client fetches nothing until it is assigned anew.
+                self._consumer.incremental_unassign([place])
+                self._consumer.incremental_assign([place])
             self._consumer.resume([place])
 
     def stop(self) -> None:

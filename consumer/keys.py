@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ..ledger.positions import Partition
+    from ..ledger.urls import StoreUrl
 
 
 class PartitionKeys(NamedTuple):
@@ -18,15 +19,18 @@ class PartitionKeys(NamedTuple):
     Attributes:
         prefix: of the ledger.
         partition: whose projection it is.
+        generation: the log generation; a ledger that moved to other topics has another projection.
     """
 
     prefix: str
     partition: Partition
+    generation: int = 0
 
     @property
     def tag(self) -> str:
         """What every key of the partition starts with: its hash tag."""
-        return f"{{{self.prefix}.{self.partition.topic.value}.{self.partition.number}}}"
+        moved = f".g{self.generation}" if self.generation else ""
+        return f"{{{self.prefix}.{self.partition.topic.value}{moved}.{self.partition.number}}}"
 
     @property
     def header(self) -> str:
@@ -63,6 +67,12 @@ def beat(prefix: str, session_id: str) -> str:
     return f"{prefix}:beat:{session_id}"
 
 
-def meta(prefix: str) -> str:
+def meta(url: StoreUrl) -> str:
     """A hash: which topics this projection was begun with."""
-    return f"{prefix}:meta"
+    moved = f":g{url.generation}" if url.generation else ""
+    return f"{url.prefix}:meta{moved}"
+
+
+def partition_keys(url: StoreUrl, partition: Partition) -> PartitionKeys:
+    """The keys of one partition of a ledger."""
+    return PartitionKeys(url.prefix, partition, url.generation)

@@ -188,6 +188,7 @@ class PartitionWorker:
             return
         header = Header(
             incarnation=secrets.token_hex(8),
+            generation=self._log.generation,
             settled_offset=self._floor,
             judge_from=self._floor,
             horizon=marker.offset + 1,
@@ -219,6 +220,11 @@ class PartitionWorker:
             self._retreat(pause)
         except SchemaError as error:
             self._unfoldable(error)
+        except Exception:  # noqa: BLE001 (the outermost one of a partition)
+            # One partition's trouble must not stop the others; and what nobody foresaw may pass.
+            pause = self._backoff()
+            _log.exception("%s: unforeseen; trying again in %.2f s", self.partition, pause)
+            self._retreat(pause)
 
     def _unfoldable(self, error: SchemaError) -> None:
         applied = self._folding.header.applied_offset if self._folding else -1

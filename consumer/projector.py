@@ -20,7 +20,7 @@ from ..ledger.errors import StoreUnavailableError
 from ..ledger.positions import Partition
 from . import kafka_client
 from .kafka_log import PartitionLog
-from .keys import PartitionKeys
+from .keys import partition_keys
 from .partition_store import PartitionStore
 from .partition_worker import PartitionWorker
 from .redis_client import connect
@@ -189,7 +189,7 @@ class Projector:
             codec=self._codec,
             topic_id=self._topic_ids[partition.topic],
         )
-        store = PartitionStore(self._redis, self._url.projection, PartitionKeys(self._url.prefix, partition))
+        store = PartitionStore(self._redis, self._url.projection, partition_keys(self._url, partition))
         return PartitionWorker(log, store)
 
     # -- settled offsets -----------------------------------------------------------------

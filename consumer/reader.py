@@ -36,6 +36,7 @@ class RedisProjection:
     """
 
     def __init__(self, url: StoreUrl) -> None:
+        self._ledger = url
         self._url = url.projection
         self._prefix = url.prefix
         self._client = connect_async(self._url)
@@ -98,7 +99,7 @@ class RedisProjection:
             await self._client.aclose()
 
     def _keys(self, partition: Partition) -> keys.PartitionKeys:
-        return keys.PartitionKeys(self._prefix, partition)
+        return keys.partition_keys(self._ledger, partition)
 
     async def _run(self, call: Call) -> Reply:
         await self._check()

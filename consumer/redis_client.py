@@ -100,7 +100,7 @@ def unavailable(url: str, error: Exception) -> StoreUnavailableError:
     )
 
 
-def execute(client: SyncClient, call: Call) -> Any:  # noqa: ANN401 (whatever the script answers)
+def execute(client: SyncClient, call: Call) -> Any:
     """Run a script; load it first where the server does not have it."""
     words = (*call.keys, *call.args)
     try:
@@ -109,7 +109,7 @@ def execute(client: SyncClient, call: Call) -> Any:  # noqa: ANN401 (whatever th
         return client.eval(call.script.text, len(call.keys), *words)
 
 
-async def execute_async(client: AsyncClient, call: Call) -> Any:  # noqa: ANN401 (whatever the script answers)
+async def execute_async(client: AsyncClient, call: Call) -> Any:
     """Run a script; load it first where the server does not have it."""
     words = (*call.keys, *call.args)
     try:

@@ -119,7 +119,7 @@ class Admin:
         async with _redis(self._url) as client:
             for topic in Topic:
                 for field, value in (("topic_id", facts.topic_ids[topic]), ("partitions", facts.partitions[topic])):
-                    await client.hsetnx(keys.meta(self._url.prefix), f"{topic.value}.{field}", str(value))
+                    await client.hsetnx(keys.meta(self._url), f"{topic.value}.{field}", str(value))
 
     # -- Kafka ---------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Admin:
         settings = {option: config[option].value for option in COMPARED if option in config}
         return TopicFacts(name, str(described.topic_id), len(described.partitions), replicas, settings)
 
-    async def _wait(self, future: concurrent.futures.Future[Any]) -> Any:  # noqa: ANN401 (each request's own answer)
+    async def _wait(self, future: concurrent.futures.Future[Any]) -> Any:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 return await asyncio.wrap_future(future)
@@ -177,7 +177,7 @@ class Admin:
             async with _redis(self._url) as client:
                 everywhere = {"target_nodes": "primaries"} if is_cluster(self._url.projection) else {}
                 memory = await client.info("memory", **everywhere)
-                noted: Any = await client.hgetall(keys.meta(self._url.prefix))
+                noted: Any = await client.hgetall(keys.meta(self._url))
         except StoreUnavailableError as error:
             return {}, [Check(REDIS_ANSWERS, ok=False, found=str(error), wanted="yes")]
         recorded: dict[Topic, dict[str, str]] = {topic: {} for topic in Topic}

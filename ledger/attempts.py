@@ -13,6 +13,7 @@ otherwise. An outcome that cannot be published is raised at the end, the result 
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,9 @@ from .errors import (
     RecordTooLargeError,
     ResultNotRecordedError,
     StaleProjectionError,
+    StoreError,
     TooManyAttemptsError,
+    VersionMovedError,
 )
 from .facts import EffectClass, EffectFact, EffectKind, ResultForm
 from .history import History
@@ -39,12 +42,10 @@ from .operations import (
     AttemptState,
     Operation,
     Status,
-    idempotency_key,
     skips_confirmation,
 )
 from .sessions import OpenAttempt, SessionState
 from .view import OperationView
-
 
 OWNER_LOOK_S = 1.0
 """How often a waiter looks whether the owner was fenced."""
@@ -106,7 +107,7 @@ class Claim:
     @property
     def idempotency_key(self) -> str:
         """The key to hand to the tool: the same in every attempt of this round."""
-        return idempotency_key(self.call.op_id, self.round)
+        return self.operation.idempotency_key
 
     def start(self) -> None:
         """Say that the effect starts now. Raises StaleProjectionError past the deadline."""
@@ -161,13 +162,21 @@ async def begin(session: SessionState, call: Call) -> Claim:
         FencedError: this session is over. DivergenceHeldError: declare the attempt first.
         TooManyAttemptsError, RecordTooLargeError: the operation is full.
         StaleProjectionError, OutcomeUnknownError: nothing was run, and nothing will be.
+        VersionMovedError: it was undone while this attempt waited; nothing was run.
     """
     session.require_live()
-    call = _declared_call(session, call)
-    patience = session.engine.clock.monotonic() + call.wait_s
+    asked, call = call, _declared_call(session, call)
+    engine = session.engine
+    patience = engine.clock.monotonic() + call.wait_s
+    first_round = 0
     while True:
-        view = await session.engine.view.operation(call.op_id)
+        readable = engine.clock.monotonic() + engine.limits.apply_s
+        view = await engine.patiently(functools.partial(engine.view.operation, call.op_id), deadline=readable)
         operation = view.operation
+        first_round = first_round or operation.round
+        _require_round(call, operation, first_round)
+        if call is not asked:
+            call = _as_recorded(call, operation)
         _require_same(operation, call)
         settled = await _settled(session, call, view)
         if settled is not None:
@@ -242,7 +251,7 @@ async def _intend(session: SessionState, call: Call, view: OperationView) -> Cla
     engine = session.engine
     started = engine.clock.monotonic()
     attempt_id = engine.new_id()
-    fact = _intent(session, call, attempt_id, view.operation.round)
+    fact = _intent(session, call, attempt_id, view.operation)
     session.open_attempts[attempt_id] = OpenAttempt(call.op_id, view.operation.round)
     try:
         return await _publish_and_confirm(session, call, view, fact, started + call.deadline_s)
@@ -254,7 +263,7 @@ async def _intend(session: SessionState, call: Call, view: OperationView) -> Cla
         # Whatever became of the intent, it certainly never ran: a cancelled or failed begin
         # must not leave an operation that looks owned.
         if attempt_id in session.open_attempts:
-            _withdraw(session, call, attempt_id, view.operation.round, view.facts)
+            _withdraw(session, call, fact, view.facts)
         raise
 
 
@@ -263,6 +272,7 @@ async def _publish_and_confirm(
 ) -> Claim | None:
     engine = session.engine
     offset = await engine.publish_effect(intent, view.facts)
+    session.open_attempts[intent.attempt_id].written = True
     found: list[tuple[Operation, History]] = []
 
     async def confirmed() -> Attempt | None:
@@ -300,13 +310,17 @@ async def _confirmed(
     return None
 
 
-def _withdraw(session: SessionState, call: Call, attempt_id: str, round_number: int, facts: History) -> None:
+def _withdraw(session: SessionState, call: Call, intent: EffectFact, facts: History) -> None:
     """Free the operation: this attempt certainly never ran."""
-    fact = _outcome(session, call, attempt_id, round_number, EffectKind.FAILED)
-    session.open_attempts.pop(attempt_id, None)
-    session.in_background(
-        session.engine.publish_effect(replace(fact, reason="withdrawn: it was not started in time"), facts)
-    )
+    fact = _outcome(session, call, intent.attempt_id, intent.round, EffectKind.FAILED)
+    attempt = session.open_attempts.pop(intent.attempt_id)
+
+    async def publish() -> None:
+        await session.engine.publish_effect(replace(fact, reason="withdrawn: it was not started in time"), facts)
+        if not attempt.written:  # from here on the intent means nothing, whether it arrives or not
+            session.sequence.discount(intent.seq)
+
+    session.in_background(publish())
 
 
 # -- what begin refuses ----------------------------------------------------------------
@@ -334,6 +348,18 @@ def _require_same(operation: Operation, call: Call) -> None:
 def _readable(tool: str, effect_class: EffectClass, arguments: bytes | None) -> str:
     shown = arguments.decode() if arguments is not None else "arguments not kept"
     return f"{tool} [{effect_class.value}] {shown}"
+
+
+def _require_round(call: Call, operation: Operation, first_round: int) -> None:
+    """A call that was made before the effect was undone must not do it anew by itself."""
+    if operation.round != first_round and operation.status is not Status.COMMITTED:
+        raise VersionMovedError(
+            f"operation {call.op_id} was undone while this attempt waited (round {first_round} is over). Nothing was run.",
+            next_step="Find out whether it is still wanted before it is asked for.",
+            op_id=call.op_id,
+            seen=f"round {first_round}",
+            current=operation.version,
+        )
 
 
 def _require_room(session: SessionState, call: Call, view: OperationView) -> None:
@@ -376,8 +402,13 @@ def _declared_call(session: SessionState, call: Call) -> Call:
     how, other = session.declared.get(call.op_id, ("", ""))
     if how != "same":
         return call
-    values = {name: getattr(call, name) for name in Call.__dataclass_fields__}
-    return Call(**{**values, "op_id": other})
+    return replace(call, op_id=other)
+
+
+def _as_recorded(call: Call, operation: Operation) -> Call:
+    """The call, with the identity of the effect that it was declared to be."""
+    first = operation.first
+    return call if first is None else replace(call, identity_digest=first.identity_digest)
 
 
 def _require_declared(session: SessionState, call: Call) -> None:
@@ -425,8 +456,8 @@ async def commit(claim: Claim, value: Any, *, reference: str = "", encode: Calla
         result=data if form is ResultForm.JSON else None,
         result_form=form,
         result_digest=digest(data) if data is not None else "",
-        result_reference=reference,
-        error=why,
+        result_reference=_text(reference, 2000),
+        error=_text(why, 500),
     )
     claim.value = value
     await _settle(claim, fact, "committed")
@@ -438,7 +469,7 @@ async def fail(claim: Claim, why: str) -> None:
         _decided(claim, "failed")
         return
     fact = _outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.FAILED)
-    await _settle(claim, replace(fact, error=why), "failed")
+    await _settle(claim, replace(fact, error=_text(why, 500)), "failed")
 
 
 async def doubt(claim: Claim, why: str) -> None:
@@ -447,7 +478,7 @@ async def doubt(claim: Claim, why: str) -> None:
         _decided(claim, "in doubt")
         return
     fact = _outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.IN_DOUBT)
-    await _settle(claim, replace(fact, reason=why, error=why), "in doubt")
+    await _settle(claim, replace(fact, reason=_text(why, 500), error=_text(why, 500)), "in doubt")
 
 
 async def _settle(claim: Claim, fact: EffectFact, decided: str) -> None:
@@ -458,7 +489,9 @@ async def _settle(claim: Claim, fact: EffectFact, decided: str) -> None:
         return
     try:
         await session.engine.publish_effect(fact, claim.history)
-    except OutcomeUnknownError as error:
+    except (StoreError, RecordTooLargeError) as error:
+        if not isinstance(error, OutcomeUnknownError):
+            session.sequence.void(fact.seq)
         raise OutcomeUnknownError(
             f"the outcome of {claim.call.op_id} ({decided}) could not be published; the ledger shows it "
             "as owned or in doubt.",
@@ -494,18 +527,23 @@ def _json(value: Any) -> bytes:
 # -- facts -----------------------------------------------------------------------------
 
 
-def _intent(session: SessionState, call: Call, attempt_id: str, round_number: int) -> EffectFact:
+def _intent(session: SessionState, call: Call, attempt_id: str, operation: Operation) -> EffectFact:
     return EffectFact(
         kind=EffectKind.INTENDED,
         arguments=_kept(session, call),
         resource=call.resource,
         cascades=call.cascades,
-        supplied_key=call.supplied_key[:200],
-        idempotency_key=idempotency_key(call.op_id, round_number),
+        supplied_key=_text(call.supplied_key, 200),
+        idempotency_key=operation.idempotency_key,
         deadline_s=call.deadline_s,
         longest_run_s=call.longest_run_s,
-        **_common(session, call, attempt_id, round_number),
+        **_common(session, call, attempt_id, operation.round),
     )
+
+
+def _text(value: str, limit: int) -> str:
+    """What somebody said, in a form that can always be written: it must not keep an outcome from the log."""
+    return value[:limit].encode(errors="backslashreplace").decode()
 
 
 def _kept(session: SessionState, call: Call) -> bytes | None:

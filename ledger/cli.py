@@ -50,6 +50,9 @@ EXITS = {
     7: "the store is unavailable, or the projection too stale",
     130: "interrupted",
 }
+_HELP: tuple[type[click.UsageError], ...] = tuple(
+    kind for kind in (getattr(click.exceptions, "NoArgsIsHelpError", None),) if kind is not None
+)  # click before 8.2 prints the help of a group without arguments itself
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
@@ -69,6 +72,15 @@ class Root(LazyGroup):
         except Exception as error:  # noqa: BLE001 - the outermost place: every error is told, and is an exit code
             code = _tell(error, as_json=app.as_json or _wants_json(arguments), debug=app.debug)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the options; help and version are printed here. Exits when nobody reads them."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError as error:
+            raise SystemExit(_pipe_closed()) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Raises Exit when nobody reads its output any more."""
@@ -100,7 +112,7 @@ def _tell(error: Exception, *, as_json: bool, debug: bool) -> int:
     if isinstance(error, click.Abort):
         warn("Interrupted.")
         return INTERRUPTED
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+    if isinstance(error, _HELP):
         error.show()
         return error.exit_code
     values, code = _described(error)
@@ -141,6 +153,7 @@ cli = Root(
     exits=EXITS,
     help="The ledger of what agents did to the outside world, and of which rollbacks are safe.",
     no_args_is_help=True,
+    context_settings={"max_content_width": 100},
 )
 
 

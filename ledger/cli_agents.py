@@ -218,7 +218,7 @@ def show_branches(out: Output, branches: list[dict[str, Any]]) -> None:
     out.table(columns, rows, empty="No branches.")
 
 
-def show_open(out: Output, items: list[dict[str, Any]]) -> None:
+def show_open(out: Output, items: list[dict[str, Any]], *, empty: str = "None.") -> None:
     """A table of open operations, as their `to_dict` gives them."""
     columns = ("OPERATION", "TOOL", "CLASS", "STATE", "AGENT", "BRANCH", "SINCE", "VERSION")
     rows = [
@@ -228,4 +228,4 @@ def show_open(out: Output, items: list[dict[str, Any]]) -> None:
         )
         for i in items
     ]  # fmt: skip
-    out.table(columns, rows, empty="None.")
+    out.table(columns, rows, empty=empty)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .urls import StoreUrl
 
 T = TypeVar("T")
-_PASSWORD = re.compile(r"(:(?://|%2f%2f)[^:/@?&\s]*(?::|%3a))[^@/?&\s]+(@|%40)", re.IGNORECASE)
+_PASSWORD = re.compile(r"((?::|%3a)(?://|%2f%2f)[^:/@?&\s]*?(?::|%3a))[^@/?&\s]+?(@|%40)", re.IGNORECASE)
 
 
 @dataclass(slots=True)

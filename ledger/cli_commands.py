@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from .cli_app import App
 
-_EVERYWHERE = "--url, --json, --quiet, and --debug may stand here too; see `fencepost --help`."
+_EVERYWHERE = "Also here: --url, --json, --quiet, --debug; see `fencepost --help`."
 
 
 def _remember(ctx: click.Context, option: click.Parameter, value: Any) -> None:
@@ -113,6 +113,18 @@ class Group(click.Group):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         _add_globals(self, hidden=self.hides_globals)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of their definition."""
+        del ctx
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what each command does, uncut."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, (command.help or "").partition("\n\n")[0]) for name, command in found if command is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write where the global options are told."""

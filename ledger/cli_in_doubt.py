@@ -47,11 +47,11 @@ def list_(app: App, agent: str | None, everything: bool) -> None:
         items = ledger.open_operations(agent) if everything else ledger.in_doubt(agent)
     found = [item.to_dict() for item in items]
     payload = {"schema": "fencepost.in_doubt.v1", "operations": found}
-    app.out.data(payload, lambda: show_open(app.out, found))
+    app.out.data(payload, lambda: show_open(app.out, found, empty="Nothing is in doubt."))
 
 
 @in_doubt.command(
-    examples=("fencepost in-doubt show refund:A1",),
+    examples=("fencepost in-doubt show billing.refund:A1",),
     exits={0: "done", 5: "no such operation", 7: "the projection is too stale to say"},
 )
 @click.argument("op_id", metavar="OP")
@@ -94,8 +94,8 @@ def _ways_on(operation: Operation, state: str) -> list[str]:
 
 @in_doubt.command(
     examples=(
-        "fencepost in-doubt probe refund:A1 --module billing.probes:refund",
-        "fencepost in-doubt probe refund:A1 --module billing.probes",
+        "fencepost in-doubt probe billing.refund:A1 --module billing.probes:refund",
+        "fencepost in-doubt probe billing.refund:A1 --module billing.probes",
     ),
     exits={0: "the answer was recorded", 4: "the probe does not know", 5: "not open", 6: "it changed meanwhile"},
 )
@@ -160,16 +160,16 @@ def _bad_module(why: str) -> InvalidArgumentError:
 
 @in_doubt.command(
     examples=(
-        'fencepost in-doubt resolve refund:A1 --committed --result \'{"id": "r-17"}\' \\',
+        'fencepost in-doubt resolve billing.refund:A1 --committed --result \'{"id": "r-17"}\' \\',
         "    --version 0.42 --evidence 'seen in the dashboard' --by alice",
-        "fencepost in-doubt resolve mail:9 --absent --accept-risk --version 0.44 --evidence 'no such mail' --by bob",
+        "fencepost in-doubt resolve mail.send:9 --absent --accept-risk --version 0.44 --evidence 'no such mail' --by bob",
     ),
     exits={0: "settled", 2: "this outcome does not apply", 3: "ABSENT cannot be known yet", 6: "it changed meanwhile"},
 )
 @click.argument("op_id", metavar="OP")
-@click.option("--committed", "outcomes", flag_value="committed", multiple=True, help="The effect happened.")
-@click.option("--absent", "outcomes", flag_value="absent", multiple=True, help="It did not, and will not.")
-@click.option("--compensated", "outcomes", flag_value="compensated", multiple=True, help="It was undone outside.")
+@click.option("--committed", is_flag=True, help="The effect happened.")
+@click.option("--absent", is_flag=True, help="It did not, and will not.")
+@click.option("--compensated", is_flag=True, help="It was undone outside.")
 @click.option("--result", metavar="JSON", help="The result to record, with --committed.")
 @click.option("--accept-risk", is_flag=True, help="With --absent: you take the risk that it still happens.")
 @click.option("--version", required=True, help="The version that you looked at; see `in-doubt show`.")
@@ -180,7 +180,9 @@ def resolve(
     app: App,
     *,
     op_id: str,
-    outcomes: tuple[str, ...],
+    committed: bool,
+    absent: bool,
+    compensated: bool,
     result: str | None,
     accept_risk: bool,
     version: str,
@@ -188,7 +190,8 @@ def resolve(
     by: str,
 ) -> None:
     """Settle an operation by an operator's word, bound to the version that was seen."""
-    outcome = _one_outcome(outcomes, result=result, accept_risk=accept_risk)
+    said = {"committed": committed, "absent": absent, "compensated": compensated}
+    outcome = _one_outcome([name for name, given in said.items() if given], result=result, accept_risk=accept_risk)
     decoded = _decoded(result)
     with app.ledger() as ledger:
         operation = ledger.resolve(
@@ -206,8 +209,8 @@ def resolve(
     app.out.data(payload, lambda: app.out.fields(_shown(values, "")))
 
 
-def _one_outcome(outcomes: tuple[str, ...], *, result: str | None, accept_risk: bool) -> str:
-    if len(set(outcomes)) != 1:
+def _one_outcome(outcomes: list[str], *, result: str | None, accept_risk: bool) -> str:
+    if len(outcomes) != 1:
         raise click.UsageError(
             "Say exactly one of --committed, --absent, and --compensated.", click.get_current_context()
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -58,7 +57,7 @@ def list_(app: App, agent: str | None, status: str | None) -> None:
 
 
 @ops.command(
-    examples=("fencepost ops show refund:A1",),
+    examples=("fencepost ops show billing.refund:A1",),
     exits={0: "done", 5: "no such operation", 7: "the projection is too stale to say"},
 )
 @click.argument("op_id", metavar="OP")
@@ -116,8 +115,10 @@ class _Tail:
         for _, values in begun[-lines:] if lines else ():
             self._print(values)
         self._next = ends
+        from asyncio import sleep  # noqa: PLC0415 - takes its time
+
         while follow:
-            await asyncio.sleep(_LOOK_S)
+            await sleep(_LOOK_S)
             for partition in self._partitions:
                 self._print_new(partition)
 

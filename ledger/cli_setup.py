@@ -10,7 +10,7 @@ import click
 from .cli_app import App
 from .cli_commands import Command, leave
 from .cli_output import duration, warn
-from .errors import FencepostError, StaleProjectionError
+from .errors import StaleProjectionError
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -101,16 +101,18 @@ def status(app: App) -> None:
 
 
 async def _look(store: Store) -> dict[str, Any]:
+    import asyncio  # noqa: PLC0415 - takes its time
+
     from .engine import Engine  # noqa: PLC0415 - takes its time
+    from .setup import recorded_id  # noqa: PLC0415 - takes its time
 
     engine = Engine(store)
     problems: list[str] = []
     partitions = [await partition_status(engine, p, problems) for p in all_partitions(store)]
-    counts = None if problems else await _counts(engine, problems)
     return {
-        "ledger_id": "" if counts is None else counts.pop("ledger_id"),
+        "ledger_id": await asyncio.to_thread(recorded_id, store),
         "partitions": partitions,
-        "counts": counts,
+        "counts": None if problems else await _counts(engine, problems),
         "problems": problems,
     }
 
@@ -130,7 +132,7 @@ async def partition_status(engine: Engine, partition: Partition, problems: list[
     header = (await engine.store.projection.read(partition, [])).header
     trusted = True
     try:
-        engine.view.trusted(partition, header)
+        engine.view.trusted(partition, header, engine.view.seen(partition))
     except StaleProjectionError as error:
         trusted = False
         problems.append(error.message)
@@ -160,14 +162,12 @@ async def _counts(engine: Engine, problems: list[str]) -> dict[str, Any] | None:
     from .resolutions import open_operations  # noqa: PLC0415 - takes its time
 
     try:
-        found = await engine.view.ledger()
         agents = await engine.view.agents()
         states = [item.state for item in await open_operations(engine)]
-    except FencepostError as error:
+    except StaleProjectionError as error:
         problems.append(error.message)
         return None
     return {
-        "ledger_id": found[0] if found else "",
         "agents": len(agents),
         "open_operations": len(states),
         "in_flight": states.count("in flight"),

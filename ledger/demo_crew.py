@@ -36,7 +36,7 @@ def run_crew(jobs: Sequence[Job]) -> int:
 
     Raises CrewError when a process fails in a way that was not planned.
     """
-    with ThreadPoolExecutor(len(jobs)) as pool:
+    with ThreadPoolExecutor(max(1, len(jobs))) as pool:
         return sum(pool.map(_run_one, jobs))
 
 

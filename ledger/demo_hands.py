@@ -11,6 +11,8 @@ from .demo_world import ToolRefused
 if TYPE_CHECKING:
     from .session_faces import AgentSession
 
+WAIT_S = 10.0
+"""How long an agent waits for a sibling that is at the same operation, before it stops there."""
 Act = Callable[[str, str], str]
 """(op_id, idempotency key) → the tool's result."""
 
@@ -57,13 +59,14 @@ class ThroughLedger:
         self._kind = EffectClass.IRREVERSIBLE
 
     def perform(self, step: Step, act: Act) -> str:
-        """Run the effect at most once, or take the recorded result. Raises OperationInDoubtError."""
+        """Run the effect at most once, or take the recorded result. Raises UndecidedError."""
         attempt = self._session.attempt(
             step.tool,
             kind=self._kind,
             identity=step.identity,
             content=step.content,
             not_executed=(ToolRefused,),
+            wait_s=WAIT_S,
         )
         try:
             with attempt:

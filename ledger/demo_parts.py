@@ -148,9 +148,10 @@ def in_doubt(demo: Demo, ledger: Ledger) -> None:
         world = demo.world("with")
         register_probes(ledger, world)
         settled = settle(ledger, mine, say)
-        parked = _parked(demo)
-        run_crew(demo.jobs("with", demo.stage.url, resume=True))
-        waiting = _parked(demo)
+        before = _parked(demo)
+        jobs = demo.jobs("with", demo.stage.url, resume=True)
+        run_crew([job for job in jobs if any(name.endswith(f"-{job.trial}") for name in before)])
+        parked, waiting = len(before), len(_parked(demo))
         say.tell(
             f"{settled.committed} had happened, {settled.absent} had not and are free again, "
             f"{settled.left} must be settled by an operator. {counted(parked, 'parked agent')} went on from their "
@@ -158,8 +159,8 @@ def in_doubt(demo: Demo, ledger: Ledger) -> None:
         )
 
 
-def _parked(demo: Demo) -> int:
-    return sum(memory["status"] == "parked" for memory in memories(demo.place("with")).values())
+def _parked(demo: Demo) -> list[str]:
+    return [name for name, memory in memories(demo.place("with")).items() if memory["status"] == "parked"]
 
 
 def compare(demo: Demo, ledger: Ledger, without: Duplicates) -> None:

@@ -34,10 +34,10 @@ def _asking(world: World) -> Callable[[Operation], ProbeAnswer]:
     def ask(operation: Operation) -> ProbeAnswer:
         hit = world.find(operation.idempotency_key)
         if hit is not None:
-            return ProbeAnswer(Outcome.COMMITTED, result=hit.result, evidence=f"a line in the world, by {hit.branch}")
+            return ProbeAnswer(Outcome.COMMITTED, result=hit.result, evidence="found in the world")
         # A killed process is reaped before its successor starts, and appending is all that a call
         # does: no call under this key is under way any more. That is what `voided` asserts.
-        return ProbeAnswer(Outcome.ABSENT, evidence="no line in the world; its process is gone", voided=True)
+        return ProbeAnswer(Outcome.ABSENT, evidence="not in the world, and its process is gone", voided=True)
 
     return ask
 

@@ -18,6 +18,8 @@ from .setup import initialise
 from .stores import open_store
 
 PROJECTORS = 2
+PARTITIONS = 4
+"""Of each topic: few, since every restored agent is fenced in all of them."""
 _STOP_S = 15.0
 
 
@@ -81,7 +83,7 @@ def _projected(url: str, directory: Path) -> Iterator[str]:
 async def _initialise(url: str) -> None:
     store = open_store(url)
     try:
-        await initialise(store, development=True)
+        await initialise(store, partitions=PARTITIONS, development=True)
     finally:
         await store.close()
 

@@ -79,7 +79,8 @@ def tell_watermarks(ledger: Ledger, hero: Hero, agents: Sequence[str], say: Prin
         open_operations = sum(len(m.open_operations) for m in found)
         rows.append([agent, *(last.get(b, "-") for b in branches), len(found), open_operations])
     say.table(rows)
-    say.tell(f"and {counted(len(agents) - len(shown), 'agent')} more. The sessions of {hero.agent_id}:")
+    more = f"and {counted(len(agents) - len(shown), 'agent')} more. " if len(agents) > len(shown) else ""
+    say.tell(f"{more}The sessions of {hero.agent_id}:")
     say.table([["branch", "state", "epoch", "watermark"], *map(_session_row, marks[hero.agent_id])], left=2)
 
 
@@ -147,8 +148,8 @@ def tell_authorised(ledger: Ledger, hero: Hero, checkpoint: str, say: Printer) -
     """A rollback to the checkpoint that knows everything; whether it was authorised."""
     branch = hero.run.branch_id
     say.tell(
-        f"The agent has registered `{checkpoint}`, works on with tools that only read, and wants to go back there. "
-        "This checkpoint knows every effect:"
+        f"The agent has registered `{checkpoint}`, has done nothing since that changes the world, and wants to go "
+        "back there. This checkpoint knows every effect:"
     )
     verdict = ledger.authorize_rollback(hero.agent_id, checkpoint=checkpoint, branch=branch)
     say.item(f"{_verdict(verdict)}, rollback {verdict.rollback_id[:8]}")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-WIDTH = 100
+WIDTH = 118
 
 
 class Printer:

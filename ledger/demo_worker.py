@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from .demo_hands import Directly, Hands, ThroughLedger
 from .demo_runs import TRIALS, Kill, Moment, Run, Step, load, plan_kills
 from .demo_world import Hit, ToolRefused, World, append
-from .errors import OperationInDoubtError
+from .errors import UndecidedError
 
 if TYPE_CHECKING:
     from .facade import Ledger
@@ -113,7 +113,7 @@ class Worker:
                 with self._hands(run, memory) as hands:
                     self._replay(run, memory, hands)
                 memory.status = "finished"
-            except OperationInDoubtError as error:
+            except UndecidedError as error:
                 memory.status = "parked"
                 self._note(run, "parked", error.details["op_id"])
             memory.save()

@@ -37,6 +37,10 @@ from .view import View
 
 T = TypeVar("T")
 
+LOOK_AGAIN_S = 0.1
+"""Pause before a projection that may not be believed, or a store that is away, is asked again."""
+LOOK_AT_LEAST_S = 1.0
+"""How often something that is waited for is looked at although nothing was heard of it."""
 BEAT_S = 2.0
 """How often a living session says that it lives."""
 SILENT_S = 15.0
@@ -201,31 +205,46 @@ class Engine:
             deadline: on the monotonic clock.
             beyond: the offset that must be applied, when it is known.
         """
-        if beyond is not None:
-            await self._advanced(partition, beyond, deadline)
-            with contextlib.suppress(StaleProjectionError):
-                if (found := await look()) is not None:
-                    return found
+        while beyond is not None and self.clock.monotonic() < deadline:
+            if await self._advanced(partition, beyond, deadline) > beyond:
+                break
         while True:
             applied = self.view.applied(partition)
             try:
                 if (found := await look()) is not None:
                     return found
-            except StaleProjectionError:  # nothing may be believed now: look again shortly
-                await asyncio.sleep(0.05)
+            except (StaleProjectionError, StoreUnavailableError) as error:  # not now: look again shortly
+                if not error.retryable:
+                    raise
+                await asyncio.sleep(LOOK_AGAIN_S)
             if self.clock.monotonic() >= deadline:
                 return None
             await self._advanced(partition, applied, deadline)
 
-    async def _advanced(self, partition: Partition, beyond: int, deadline: float) -> None:
-        left = deadline - self.clock.monotonic()
-        if left > 0:
-            header = await self.store.projection.advanced(partition, beyond, timeout_s=min(left, 1.0))
-            while header.applied_offset <= beyond and (left := deadline - self.clock.monotonic()) > 0:
-                before = header
-                header = await self.store.projection.advanced(partition, beyond, timeout_s=min(left, 1.0))
-                if header.incarnation != before.incarnation:
-                    return
+    async def _advanced(self, partition: Partition, beyond: int, deadline: float) -> int:
+        """Wait until `beyond` is applied, but at most a second; the applied offset."""
+        left = max(0.0, deadline - self.clock.monotonic())
+        try:
+            header = await self.store.projection.advanced(partition, beyond, timeout_s=min(left, LOOK_AT_LEAST_S))
+        except StoreUnavailableError as error:
+            if not error.retryable:
+                raise
+            await asyncio.sleep(LOOK_AGAIN_S)
+            return -1
+        return header.applied_offset
+
+    async def patiently(self, look: Callable[[], Coroutine[Any, Any, T]], *, deadline: float) -> T:
+        """What `look` reads; while nothing may be believed or the store is away, it is read again.
+
+        Raises StaleProjectionError, StoreUnavailableError once the deadline has passed.
+        """
+        while True:
+            try:
+                return await look()
+            except (StaleProjectionError, StoreUnavailableError) as error:
+                if not error.retryable or self.clock.monotonic() + LOOK_AGAIN_S >= deadline:
+                    raise
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     # -- fences ------------------------------------------------------------------------
 

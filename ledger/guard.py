@@ -4,7 +4,8 @@ The shell (`rollbacks.py`) writes the rollback and the fences and waits for them
 reads comes here. The table of DESIGN section 5, first that holds:
 
     0. the watermark is of another ledger, ahead of this one, or not the one that the restored
-       state carries; the agent's own log cannot be trusted; the branch is closed: refuse
+       state carries; the agent's own log cannot be trusted; the branch is closed, or the
+       checkpoint is not on its path: refuse
     1. every unknown effect is one of which a repeat does no harm, or there is none: PROCEED
     2. an unknown effect is in doubt, still owned, or unsafe: refuse
     3. the watermark is unreadable, or none is registered: refuse
@@ -21,11 +22,10 @@ from typing import Any
 
 from .errors import UnsafeRollbackError
 from .facts import AgentFact, EffectClass
-from .lineage import ROOT, Agent
+from .lineage import ROOT, Agent, on_path
 from .operations import Operation, Status, skips_confirmation
 from .positions import NOWHERE, Position
 from .watermarks import Point, Watermark
-
 
 _TOLD = 5
 """How many reasons an error message spells out; the verdict has them all."""
@@ -219,7 +219,7 @@ def decide(evidence: Evidence, policy: Policy) -> Verdict:
     if forbidden := [*_watermark_reasons(evidence), *_agent_reasons(evidence)]:
         return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=forbidden)
     unknown = unknown_effects(evidence)
-    crossed = [_blocker(evidence.agent, s) for s in unknown if s.unsafe or not s.operation.harmless]
+    crossed = [_blocker(evidence.agent, s) for s in unknown if _blocks(evidence, s)]
     outside = [_call_reason(c) for c in evidence.calls if _call_counts(evidence, c)]
     if not crossed and not outside:
         return _verdict(evidence, policy, VerdictKind.PROCEED)
@@ -240,11 +240,15 @@ def unknown_effects(evidence: Evidence) -> list[SeenOperation]:
     """The agent's effects that the checkpoint does not know, in the order in which they were done.
 
     An effect is an operation that an attempt of this agent owns or settled, or whose facts
-    cannot be trusted. It is known iff the fact that settled or absorbed it stands on the
-    checkpoint's path.
+    cannot be trusted, or that an attempt of this agent carried out although it could not be
+    granted. It is known iff the fact that settled or absorbed it stands on the checkpoint's path.
     """
     path = _path(evidence)
-    found = [s for s in evidence.operations if _is_effect(evidence, s) and not _known(evidence, s, path)]
+    found = [
+        s
+        for s in evidence.operations
+        if _stray(evidence, s) or (_is_effect(evidence, s) and not _known(evidence, s, path))
+    ]
     return sorted(found, key=_done_at)
 
 
@@ -261,13 +265,36 @@ def _path(evidence: Evidence) -> Mapping[Position, int]:
 
 
 def _is_effect(evidence: Evidence, seen: SeenOperation) -> bool:
+    """Of an operation that cannot be read nobody can say whose it is: it counts for all who had to do with it."""
     op = seen.operation
-    mine = any(a.intent.agent_id == evidence.agent.agent_id for a in op.attempts.values())
     if seen.unsafe or op.status is Status.UNSAFE:
-        return mine
+        return True
     if op.status is Status.FREE:
         return False
-    return op.owner is not None and op.owner.intent.agent_id == evidence.agent.agent_id
+    return op.owner is None or op.owner.intent.agent_id == evidence.agent.agent_id
+
+
+def _stray(evidence: Evidence, seen: SeenOperation) -> str:
+    """What an attempt of this agent did beyond what the ledger granted, if nobody has acknowledged it.
+
+    A late commit on what another owns says that this agent's effect happened as well: neither
+    the operation's status nor its owner tells that. "" if there is none, or the checkpoint knows it.
+    """
+    op, agent = seen.operation, evidence.agent
+    for anomaly in op.anomalies:
+        attempt = op.attempts.get(anomaly.attempt_id)
+        if attempt is None or anomaly.position < op.last_resolution:
+            continue
+        fact = attempt.outcome or attempt.intent
+        if fact.agent_id == agent.agent_id and not agent.knows(_path(evidence), fact.epoch, fact.seq):
+            return anomaly.what
+    return ""
+
+
+def _blocks(evidence: Evidence, seen: SeenOperation) -> bool:
+    """Whether going back over it may do harm."""
+    unreadable = bool(seen.unsafe) or seen.operation.status is Status.UNSAFE
+    return unreadable or not seen.operation.harmless or bool(_stray(evidence, seen))
 
 
 def _known(evidence: Evidence, seen: SeenOperation, path: Mapping[Position, int]) -> bool:
@@ -327,6 +354,9 @@ def _agent_reasons(evidence: Evidence) -> Iterable[Reason]:
         yield Reason(ReasonKind.CHECKPOINT_NOT_ON_PATH, text)
     elif branch.forbidden:
         yield Reason(ReasonKind.CHECKPOINT_NOT_ON_PATH, f"the branch is closed: {branch.forbidden}")
+    elif (mark := evidence.mark) and agent.by_epoch(mark.epoch) and not on_path(agent, branch, mark.point):
+        text = f"checkpoint {evidence.checkpoint_id} is not on the path of branch {evidence.branch_id}"
+        yield Reason(ReasonKind.CHECKPOINT_NOT_ON_PATH, text)
 
 
 def _open_reason(evidence: Evidence, seen: SeenOperation) -> Reason | None:
@@ -336,6 +366,8 @@ def _open_reason(evidence: Evidence, seen: SeenOperation) -> Reason | None:
     if seen.unsafe or op.status is Status.UNSAFE:
         why = seen.unsafe or "a fact of an unknown kind"
         return Reason(ReasonKind.EFFECT_UNSAFE, f"{name} cannot be decided: {why}", blocker)
+    if what := _stray(evidence, seen):
+        return Reason(ReasonKind.EFFECT_UNSAFE, f"{name} needs to be looked at: it was {what}", blocker)
     if op.harmless:
         return None
     if op.status is Status.IN_DOUBT or (op.status is Status.OWNED and seen.owner_ended):

@@ -158,8 +158,8 @@ class Agent:
         return 0 < seq <= path.get(epoch, 0)
 
     def is_abandoned(self, point: Point) -> bool:
-        """Whether an authorised rollback has left this point behind."""
-        return point.seq > self.abandoned.get(point.epoch, point.seq)
+        """Whether an authorised rollback has left this point, or one that it came from, behind."""
+        return _goes_beyond(self.path(point), self.abandoned)
 
     def head_point(self, branch: Branch) -> Point:
         """The end of a branch: everything that its last session wrote, or its origin.
@@ -187,6 +187,11 @@ class Agent:
 
 
 _ALL = 2**62
+
+
+def _goes_beyond(path: Mapping[Position, int], kept: Mapping[Position, int]) -> bool:
+    """Whether a path goes through what is left behind; `kept` as in `Rollback.abandons`."""
+    return any(seq > kept.get(epoch, seq) for epoch, seq in path.items())
 
 
 def fold_agent(agent_id: str, facts: Iterable[PositionedFact]) -> Agent:
@@ -297,16 +302,16 @@ class _Fold:
             return "the point that it resumes from is not in this ledger"
         if (fact.segment or branch.first_segment) != branch.segment:
             return "the branch has moved to another segment since"
-        if self._held(parent):
+        if self.agent.is_abandoned(parent):
             return "the point that it resumes from is abandoned"
         pending = self.agent.pending
-        if pending and fact.branch_id in pending.branches:
+        if pending and (fact.branch_id in pending.branches or self._held(parent)):
             return f"rollback {pending.rollback_id} of its branch is being decided"
         return ""
 
     def _held(self, point: Point) -> bool:
         pending = self.agent.pending
-        held = pending is not None and point.seq > pending.abandons.get(point.epoch, point.seq)
+        held = pending is not None and _goes_beyond(self.agent.path(point), pending.abandons)
         return held or self.agent.is_abandoned(point)
 
     def _end(self, session: Session, position: Position, why: str) -> None:
@@ -420,6 +425,6 @@ def descendants(agent: Agent, branch: Branch, left: Mapping[Position, int]) -> t
         if other.branch_id == branch.branch_id:
             continue
         path = agent.path(agent.head_point(other))
-        if any(seq > left.get(epoch, seq) for epoch, seq in path.items()):
+        if _goes_beyond(path, left):
             found.append(other.branch_id)
     return tuple(found)

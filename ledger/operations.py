@@ -26,6 +26,9 @@ from .facts import EffectClass, EffectFact, EffectKind, Outcome, ResultForm, dec
 from .history import History
 from .positions import NOWHERE, Position
 
+VOIDED = "the idempotency key is void"
+"""Reason of an ABSENT by a probe that voided the key at the provider."""
+
 
 class Status(StrEnum):
     """Where an operation stands by its facts alone."""
@@ -90,6 +93,7 @@ class Operation:
         first: the fact whose tool, class and identity define the operation (None: no facts).
         owner: the attempt that owns or settled it; None while free.
         settled: the fact that settled the present round, and `settled_at` its position.
+        voids: how many idempotency keys of this round a probe has voided.
         version: names the last change of status; a resolution must quote it.
         flagged: it was settled by a late commit of an attempt that was not the owner.
     """
@@ -108,6 +112,7 @@ class Operation:
     resolutions: list[Resolution] = field(default_factory=list)
     compensations: list[EffectFact] = field(default_factory=list)
     last_resolution: Position = NOWHERE
+    voids: int = 0
 
     @property
     def tool(self) -> str:
@@ -129,7 +134,7 @@ class Operation:
     @property
     def idempotency_key(self) -> str:
         """The key to hand to the tool in this round."""
-        return idempotency_key(self.op_id, self.round)
+        return idempotency_key(self.op_id, self.round, self.voids)
 
     @property
     def needs_attention(self) -> bool:
@@ -166,10 +171,14 @@ def skips_confirmation(effect_class: EffectClass, *, order_safe: bool) -> bool:
     return effect_class in {EffectClass.READ, EffectClass.REPEATABLE}
 
 
-def idempotency_key(op_id: str, round_number: int) -> str:
-    """The idempotency key of an operation's round: the same in every attempt and branch."""
+def idempotency_key(op_id: str, round_number: int, voids: int = 0) -> str:
+    """The idempotency key of an operation's round: the same in every attempt and branch.
+
+    A key that a probe voided at the provider would be refused there for ever, so what comes
+    after it gets another one.
+    """
     digest = hashlib.sha256(op_id.encode()).hexdigest()
-    return f"fencepost-{digest[:40]}-{round_number}"
+    return f"fencepost-{digest[:40]}-{round_number}" + (f".{voids}" if voids else "")
 
 
 def fold_operation(op_id: str, facts: History) -> Operation:
@@ -208,6 +217,14 @@ def _settle(operation: Operation, position: Position, fact: EffectFact) -> None:
     _change(operation, Status.COMMITTED, position)
 
 
+def _anomaly(op: Operation, position: Position, fact: EffectFact, what: str) -> None:
+    """Note it once. The version moves: a resolution acknowledges only what its author saw."""
+    if any((a.attempt_id, a.what) == (fact.attempt_id, what) for a in op.anomalies):
+        return
+    op.anomalies.append(Anomaly(position, fact.attempt_id, what))
+    op.version = str(position)
+
+
 def _intended(op: Operation, position: Position, fact: EffectFact, *, rejected: bool) -> None:
     if fact.attempt_id in op.attempts:
         return
@@ -236,14 +253,16 @@ def _committed(op: Operation, position: Position, fact: EffectFact) -> None:
         op.attempts[fact.attempt_id] = attempt
         _unconfirmed(op, position, fact, attempt)
         return
-    if attempt.state in {AttemptState.COMMITTED, AttemptState.REPEATED}:
+    if attempt.outcome is not None and attempt.outcome.kind is EffectKind.COMMITTED:
         return
     attempt.outcome, attempt.outcome_position = fact, position
     owns = op.owner is attempt
-    if owns and op.status in {Status.OWNED, Status.IN_DOUBT, Status.UNSAFE}:
+    if owns and op.status in {Status.OWNED, Status.IN_DOUBT}:
         attempt.state = AttemptState.COMMITTED
-        if op.status is not Status.UNSAFE:
-            _settle(op, position, fact)
+        _settle(op, position, fact)
+    elif owns and op.status is Status.UNSAFE:  # who resolves it must have seen the commit
+        attempt.state = AttemptState.COMMITTED
+        op.version = str(position)
     elif owns and op.status is Status.COMMITTED:  # confirms what a resolution had said
         attempt.state = AttemptState.COMMITTED
         if op.settled is not None and op.settled.result is None:
@@ -257,7 +276,7 @@ def _unconfirmed(op: Operation, position: Position, fact: EffectFact, attempt: A
     attempt.outcome, attempt.outcome_position = fact, position
     if not _same(op, fact):
         attempt.state = AttemptState.CONFLICT
-        op.anomalies.append(Anomaly(position, fact.attempt_id, "committed under another operation's id"))
+        _anomaly(op, position, fact, "committed under another operation's id")
         return
     if op.first is None:
         op.first = fact
@@ -273,15 +292,16 @@ def _unconfirmed(op: Operation, position: Position, fact: EffectFact, attempt: A
 
 def _late_commit(op: Operation, position: Position, fact: EffectFact, attempt: Attempt) -> None:
     """A commit of an attempt that is not the owner: it says that an effect happened."""
-    if op.status is Status.FREE and fact.round == op.round and attempt.state is not AttemptState.CONFLICT:
+    if op.status is Status.FREE and fact.round == op.round and _same(op, fact):
+        if op.first is None:  # its own intent was rejected, and no other has counted yet
+            op.first = fact
         op.flagged = True
         op.owner = attempt
         attempt.state = AttemptState.COMMITTED
         _settle(op, position, fact)
         return
     attempt.state = AttemptState.COMMITTED
-    what = f"committed although the operation was {op.status.value}: possible double execution"
-    op.anomalies.append(Anomaly(position, fact.attempt_id, what))
+    _anomaly(op, position, fact, f"committed although the operation was {op.status.value}: possible double execution")
 
 
 def _failed(op: Operation, position: Position, fact: EffectFact) -> None:
@@ -292,7 +312,7 @@ def _failed(op: Operation, position: Position, fact: EffectFact) -> None:
     if attempt.state in {AttemptState.FAILED, AttemptState.REJECTED}:
         return
     if attempt.state in {AttemptState.COMMITTED, AttemptState.REPEATED}:
-        op.anomalies.append(Anomaly(position, fact.attempt_id, "failed after it had committed"))
+        _anomaly(op, position, fact, "failed after it had committed")
         return
     attempt.outcome, attempt.outcome_position = fact, position
     if op.owner is attempt and op.status in {Status.OWNED, Status.IN_DOUBT}:
@@ -322,14 +342,21 @@ def _resolved(op: Operation, position: Position, fact: EffectFact) -> None:
 
 def _resolve_committed(op: Operation, position: Position, fact: EffectFact) -> None:
     _settle(op, position, fact)
+    owner = op.owner
+    if (
+        owner is not None
+        and owner.state is AttemptState.COMMITTED
+        and owner.outcome is not None
+        and fact.result is None
+    ):
+        op.settled, op.settled_at = owner.outcome, owner.outcome_position  # it had told its result already
 
 
 def _resolve_absent(op: Operation, position: Position, fact: EffectFact) -> None:
-    del fact
     if op.owner is not None:
         op.owner.state = AttemptState.OVERRULED
-    op.owner = None
-    _change(op, Status.FREE, position)
+    op.voids += fact.reason == VOIDED
+    _vacate(op, position)
 
 
 def _affirm(op: Operation, position: Position, fact: EffectFact) -> None:
@@ -340,6 +367,12 @@ def _affirm(op: Operation, position: Position, fact: EffectFact) -> None:
 def _end_round(op: Operation, position: Position, fact: EffectFact) -> None:
     op.compensations.append(fact)
     op.round += 1
+    op.voids = 0
+    _vacate(op, position)
+
+
+def _vacate(op: Operation, position: Position) -> None:
+    """Free, and nothing left of who owned or settled it."""
     op.owner = op.settled = None
     op.settled_at = NOWHERE
     op.flagged = False

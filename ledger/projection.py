@@ -190,12 +190,16 @@ class PartitionFold:
         self._loaded.update(documents)
 
     def _get(self, key: DocumentKey) -> bytes | None:
-        if key in self._writes:
-            return self._writes[key]
-        return self._loaded.get(key)
+        """A document. One that is not at hand is never taken for absent: its history would be overwritten."""
+        if key not in self._writes and key not in self._loaded:
+            raise LookupError(f"{self.partition}: document {key} was not provided")
+        return self._at_hand(key)
+
+    def _at_hand(self, key: DocumentKey) -> bytes | None:
+        return self._writes[key] if key in self._writes else self._loaded.get(key)
 
     def _put(self, key: DocumentKey, value: bytes | None) -> None:
-        if self._get(key) != value or (value is None and key not in self._loaded):
+        if self._at_hand(key) != value or (value is None and key not in self._loaded):
             self._writes[key] = value
 
     # -- applying ----------------------------------------------------------------------
@@ -205,6 +209,7 @@ class PartitionFold:
 
         Raises ValueError when the record is not the expected next one: a gap is the
         shell's to deal with, since only above the settled offset it is proof of a loss.
+        Raises LookupError when a document that it needs was not provided.
         """
         if entry.offset < self.header.applied_offset:
             raise ValueError(f"{self.partition}: offset {entry.offset} is applied already")
@@ -258,7 +263,7 @@ class PartitionFold:
         if self.header.opened:
             known = highest_fence(known)
         self._put(document, write_history(record.key, known))
-        self._settle_debt(entry, covered=fence_epoch(said) == fence_epoch(known))
+        self._settle_debt(entry, covered=set(said) >= set(highest_fence(known)))
 
     def _apply_history(self, entry: LogEntry, record: Record, document: DocumentKey) -> None:
         said = history.facts_of(record, Position(self.header.generation, entry.offset))
@@ -326,7 +331,9 @@ class PartitionFold:
                 yield PositionedFact(position, rejection(fact))
 
     def _fenced(self, position: Position, intent: EffectFact) -> bool:
-        fences = read_history(self._get(fence_document(intent.agent_id, intent.branch_id)))
+        document = fence_document(intent.agent_id, intent.branch_id)
+        # At the horizon the whole collection was provided: what is not in it does not exist.
+        fences = read_history(self._get(document) if self.header.opened else self._at_hand(document))
         return any(at < position and decode_effect(f).epoch > intent.epoch for at, f in fences)
 
     # -- the horizon -------------------------------------------------------------------

@@ -25,9 +25,8 @@ from .errors import (
     VersionMovedError,
 )
 from .facts import EffectFact, EffectKind, Outcome, ResultForm
-from .operations import Operation, Resolution, Status
+from .operations import VOIDED, Operation, Resolution, Status
 from .view import OperationView, age_s
-
 
 CLOCK_SKEW_S = 60.0
 """How far the clocks of an agent and of the store may be apart."""
@@ -163,6 +162,7 @@ async def resolve(
         by=by,
         evidence=evidence,
         risk_accepted=risk_accepted,
+        reason=VOIDED if voided else "",
         round=operation.round,
         tool=operation.tool,
         result=data if form is ResultForm.JSON else None,

@@ -9,6 +9,8 @@ Opening (each later session is fenced off from what came before it, as a rollbac
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -21,12 +23,15 @@ from .errors import (
     FencedError,
     InvalidArgumentError,
     NotFoundError,
+    OutcomeUnknownError,
     RefusedError,
     RollbackPendingError,
     StaleProjectionError,
+    StoreUnavailableError,
 )
 from .facts import AgentFact, AgentKind, Crossed, EffectClass, EffectFact, EffectKind
 from .guard import Reason, ReasonKind
+from .identity import check_id
 from .lineage import ROOT, Branch, Checkpoint, Session, all_checkpoints
 from .positions import Position
 from .view import AgentView
@@ -58,14 +63,25 @@ class Sequence:
             else:
                 self.voided.add(number)
 
+    def discount(self, number: int) -> None:
+        """Say that the fact with this number means nothing any more, whether it was written or not."""
+        with self._lock:
+            self.voided.add(number)
+
 
 @dataclass(slots=True)
 class OpenAttempt:
-    """An attempt of this session that is not decided; `started` once its effect may have begun."""
+    """An attempt of this session that is not decided.
+
+    Attributes:
+        started: once its effect may have begun.
+        written: once its intent was acknowledged.
+    """
 
     op_id: str
     round: int
     started: bool = False
+    written: bool = False
 
 
 @dataclass(slots=True)
@@ -116,6 +132,16 @@ class SessionState:
             **values,
         )
 
+    async def publish(self, key: str, fact: AgentFact) -> int | None:
+        """Publish a numbered fact; its number is voided if it was certainly not written."""
+        try:
+            return await self.engine.publish_agent(key, fact)
+        except OutcomeUnknownError:
+            raise
+        except Exception:
+            self.sequence.void(fact.seq)
+            raise
+
     # -- background publishing ---------------------------------------------------------
 
     def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -146,7 +172,15 @@ class SessionState:
         self.absorbed.add((op_id, round_number))
         fact = self.fact(AgentKind.ABSORBED, op_id=op_id, round=round_number, tool=tool, seq=self.sequence.take())
         key = log_keys.absorbed(self.agent_id, self.session_id, op_id)
-        self.in_background(self.engine.publish_agent(key, fact))
+
+        async def note() -> None:
+            try:
+                await self.publish(key, fact)
+            except BaseException:
+                self.absorbed.discard((op_id, round_number))  # the next time that it is absorbed, it is noted
+                raise
+
+        self.in_background(note())
 
 
 # -- opening ---------------------------------------------------------------------------
@@ -178,7 +212,7 @@ async def open_session(
     opened: Session | str = ""
     pending = None
     for _ in range(10):
-        view = await engine.view.agent(agent_id)
+        view = await engine.patiently(functools.partial(engine.view.agent, agent_id), deadline=deadline)
         pending = view.agent.pending
         await _withdraw_if_stale(engine, view)
         opened = await _try_open(engine, view, branch_id, resumed_from=resumed_from, deadline=deadline)
@@ -239,7 +273,7 @@ async def _try_open(
 
 
 async def _take_over(engine: Engine, agent_id: str, session: Session, *, deadline: float, scope: str) -> SessionState:
-    view = await engine.view.agent(agent_id)
+    view = await engine.patiently(functools.partial(engine.view.agent, agent_id), deadline=deadline)
     branch = view.agent.branches[session.branch_id]
     if branch.sessions[0].session_id != session.session_id:
         await engine.fence(
@@ -251,6 +285,8 @@ async def _take_over(engine: Engine, agent_id: str, session: Session, *, deadlin
     )  # fmt: skip
     state.crossed = view.agent.crossed(session.branch_id)
     state.declared = view.agent.declared
+    with contextlib.suppress(StoreUnavailableError):  # advisory, but it is heard of from the beginning
+        await engine.store.projection.beat([session.session_id])
     engine.begin_beating(session.session_id)
     return state
 
@@ -326,6 +362,9 @@ async def checkpoint(
         StaleProjectionError: not applied in time; registering it again is safe.
     """
     state.require_live()
+    if state_digest:
+        check_id("state_digest", state_digest)
+    _require_generation(generation)
     seq = state.sequence.last
     await state.drain()
     mark = state.mark(seq)
@@ -340,7 +379,7 @@ async def checkpoint(
         seq=state.sequence.take(),
     )
     engine = state.engine
-    offset = await engine.publish_agent(log_keys.checkpoint(state.agent_id, checkpoint_id), fact)
+    offset = await state.publish(log_keys.checkpoint(state.agent_id, checkpoint_id), fact)
 
     async def applied() -> Checkpoint | None:
         view = await engine.view.agent(state.agent_id)
@@ -368,6 +407,13 @@ async def checkpoint(
         state.ended = registered.rejected
         state.require_live()
     return mark
+
+
+def _require_generation(value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+        raise InvalidArgumentError(
+            f"generation: {value!r} is not a whole number from 0.", next_step="Count from 0.", field="generation"
+        )
 
 
 async def fork(engine: Engine, agent_id: str, branch_id: str, *, checkpoint_id: str) -> None:
@@ -432,7 +478,7 @@ async def report_call(state: SessionState, tool: str, effect_class: EffectClass,
     state.require_live()
     seq = state.sequence.take()
     fact = state.fact(AgentKind.CALL_REPORTED, tool=tool, effect_class=effect_class, order_safe=order_safe, seq=seq)
-    await state.engine.publish_agent(log_keys.call(state.agent_id, state.session_id, seq), fact)
+    await state.publish(log_keys.call(state.agent_id, state.session_id, seq), fact)
 
 
 async def declare(state: SessionState, op_id: str, *, same_as: str | None) -> None:
@@ -453,7 +499,7 @@ async def declare(state: SessionState, op_id: str, *, same_as: str | None) -> No
         seq=state.sequence.take(),
     )
     key = log_keys.rollback(state.agent_id, f"declared-{state.engine.new_id()}")
-    await state.engine.publish_agent(key, fact)
+    await state.publish(key, fact)
     state.declared[op_id] = declared
 
 

@@ -18,7 +18,6 @@ from .errors import GuaranteeError, InvalidArgumentError
 from .ports import Check, Log, LogReader, Projection, Store, Terms
 from .positions import Topic
 
-
 _log = logging.getLogger("fencepost.store")
 
 

@@ -90,7 +90,7 @@ async def verify(engine: Engine, *, progress: Progress | None = None) -> VerifyR
 
 async def _verify_partition(engine: Engine, partition: Partition, report: VerifyReport, progress: Progress) -> None:
     store = engine.store
-    header = engine.view.trusted(partition, (await store.projection.read(partition, [])).header)
+    header = (await engine.view.read(partition, [])).header
     reader = store.reader()
     folded = _Folded(partition, header)
     try:

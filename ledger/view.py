@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import log_keys
 from . import projection as docs
@@ -54,6 +55,13 @@ def age_s(header: Header) -> float:
     return max(0.0, (header.now_ms - header.seen_ms) / 1000)
 
 
+class Seen(NamedTuple):
+    """The newest state of a partition's projection that was seen."""
+
+    incarnation: str
+    applied: int
+
+
 class _Gathered:
     """Keys that are about to be read together."""
 
@@ -72,7 +80,7 @@ class View:
     def __init__(self, store: Store, *, max_age_s: float = 30.0) -> None:
         self._store = store
         self._max_age_s = max_age_s
-        self._last: dict[Partition, tuple[str, int]] = {}
+        self._last: dict[Partition, Seen] = {}
         self._gathering: dict[Partition, _Gathered] = {}
 
     # -- places ------------------------------------------------------------------------
@@ -91,8 +99,17 @@ class View:
 
     # -- raw reads ---------------------------------------------------------------------
 
-    def trusted(self, partition: Partition, header: Header) -> Header:
-        """`header` if it may be believed. Raises StaleProjectionError otherwise."""
+    def seen(self, partition: Partition) -> Seen:
+        """What is known of a projection before it is read; for `trusted`."""
+        return self._last.get(partition, Seen("", 0))
+
+    def trusted(self, partition: Partition, header: Header, since: Seen) -> Header:
+        """`header` if it may be believed. Raises StaleProjectionError otherwise.
+
+        Args:
+            since: what was seen when the read began. Reads that overlap may be answered in any
+                order; a projection went back only if it shows less than was known before it was asked.
+        """
         if not header.opened or header.halted:
             why = header.halted or (
                 f"it is being rebuilt ({header.applied_offset} of {header.horizon} records)"
@@ -100,12 +117,16 @@ class View:
                 else "no projector has read this partition yet"
             )
             raise _stale(partition, why, header)
-        incarnation, applied = self._last.get(partition, ("", 0))
-        if incarnation == header.incarnation and header.applied_offset < applied:
-            raise _stale(partition, f"it went back from offset {applied}", header)
+        if since.incarnation == header.incarnation and header.applied_offset < since.applied:
+            raise _stale(partition, f"it went back from offset {since.applied}", header)
         if age_s(header) > self._max_age_s:
             raise _stale(partition, f"no projector has been seen for {age_s(header):.0f} s", header)
-        self._last[partition] = (header.incarnation, header.applied_offset)
+        last = self.seen(partition)
+        if header.incarnation != last.incarnation:
+            if last == since:  # else somebody saw a newer incarnation while this read was under way
+                self._last[partition] = Seen(header.incarnation, header.applied_offset)
+        elif header.applied_offset > last.applied:
+            self._last[partition] = Seen(header.incarnation, header.applied_offset)
         return header
 
     async def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
@@ -119,23 +140,25 @@ class View:
             self._gathering[partition] = gathered
             gathered.reading = asyncio.get_running_loop().create_task(self._read(partition, gathered))
         gathered.keys.update(dict.fromkeys(keys))
-        snapshot = await asyncio.shield(gathered.reading)
-        self.trusted(partition, snapshot.header)
-        return snapshot
+        return await asyncio.shield(gathered.reading)
 
     async def _read(self, partition: Partition, gathered: _Gathered) -> Snapshot:
         await asyncio.sleep(0)
         del self._gathering[partition]
-        return await self._store.projection.read(partition, list(gathered.keys))
+        since = self.seen(partition)
+        snapshot = await self._store.projection.read(partition, list(gathered.keys))
+        self.trusted(partition, snapshot.header, since)
+        return snapshot
 
     def applied(self, partition: Partition) -> int:
         """The applied offset that was seen last; what is read later shows at least that."""
-        return self._last.get(partition, ("", 0))[1]
+        return self.seen(partition).applied
 
     async def scan(self, partition: Partition, collection: str) -> Snapshot:
         """A whole collection, if the partition may be believed."""
+        since = self.seen(partition)
         snapshot = await self._store.projection.scan(partition, collection)
-        self.trusted(partition, snapshot.header)
+        self.trusted(partition, snapshot.header, since)
         return snapshot
 
     # -- operations --------------------------------------------------------------------

@@ -8,21 +8,19 @@ import secrets
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
 
 from confluent_kafka import Producer, murmur2
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from fencepost.consumer import scripts
 from fencepost.consumer.command import lag, run_projector
-from fencepost.consumer.keys import PartitionKeys
+from fencepost.consumer.keys import PartitionKeys, partition_keys
 from fencepost.consumer.log_reader import open_reader
-from fencepost.consumer.topics import open_admin
 from fencepost.consumer.redis_client import connect
+from fencepost.consumer.topics import open_admin
 from fencepost.deploy.processes import wait_until
 from fencepost.ledger import history, log_keys, urls
 from fencepost.ledger.facts import (
@@ -55,7 +53,9 @@ FAST_COMPACTION = {
 RUN = "import sys; from fencepost.consumer.command import run_projector; from fencepost.ledger import urls; run_projector(urls.parse(sys.argv[1]))"
 
 
-def effect(kind: EffectKind, op_id: str, attempt_id: str, *, session: str = "s1", seq: int = 0, epoch: int = 0) -> bytes:
+def effect(
+    kind: EffectKind, op_id: str, attempt_id: str, *, session: str = "s1", seq: int = 0, epoch: int = 0
+) -> bytes:
     return encode_effect(
         EffectFact(
             kind=kind,
@@ -94,7 +94,7 @@ class Rig:
     admin: AdminClient = field(init=False)
 
     def __post_init__(self) -> None:
-        common = {"bootstrap.servers": self.url.bootstrap, "log_level": 3}
+        common: dict[str, str | int | float | bool] = {"bootstrap.servers": self.url.bootstrap, "log_level": 3}
         self.producer = Producer(
             {**common, "acks": "all", "enable.idempotence": True, "linger.ms": 0, "message.max.bytes": 8 << 20}
         )
@@ -141,7 +141,7 @@ class Rig:
         self.admin.incremental_alter_configs([resource])[resource].result(timeout=20)
 
     def keys(self, partition: Partition) -> PartitionKeys:
-        return PartitionKeys(self.url.prefix, partition)
+        return partition_keys(self.url, partition)
 
     def redis(self) -> SyncClient:
         return connect(self.url.projection)
@@ -153,7 +153,7 @@ class Rig:
         """Whether everything is applied, open, and nothing is owed."""
         with self.redis() as client:
             rows = lag(self.url)
-            owed = sum(int(client.hlen(self.keys(p).collection(DEBTS))) for p in self.everything())  # type: ignore[arg-type]
+            owed = sum(int(client.hlen(self.keys(p).collection(DEBTS))) for p in self.everything())
         return not owed and all(row.header.opened and row.lag_records == 0 for row in rows)
 
     def wait_at_rest(self, timeout_s: float = 40.0) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conformance.worlds import Home, World, charge, let_time_pass, never_suggests_a_retry, until
+from conformance.worlds import Home, World, answer_when_back, charge, let_time_pass, never_suggests_a_retry
 
 from fencepost.ledger import Ledger, OperationInDoubtError
 from fencepost.ledger.operations import AttemptState, Status
@@ -102,7 +102,8 @@ def test_c_reworded(world: World) -> None:
 
 def test_c_wording_of_a_rival_is_kept(world: World, ledger: Ledger) -> None:
     """C: the wording of an attempt that lost is kept as a variant of the operation."""
-    late = world.worker(charge("C2", note="late", hold="before INTENDED", name="late"), armed=True, agent="late-" + world.agent)
+    step = charge("C2", note="late", hold="before INTENDED", name="late")
+    late = world.worker(step, armed=True, agent=f"late-{world.agent}")
     late.wait_held("late")
     world.run(charge("C2", note="first"))
     late.release("late")
@@ -192,7 +193,7 @@ def test_g_projection_is_lost_under_a_living_session(fresh_home: Callable[[], Ho
         world.charge(session, "G")
         home.lose_projection()
         home.rebuild()
-        until(lambda: world.charge(session, "G") == {"order": world.key("G"), "cents": 50})
+        assert answer_when_back(lambda: world.charge(session, "G")) == {"order": world.key("G"), "cents": 50}
         assert world.hits("G") == 1
         world.charge(session, "G2")
         assert world.hits("G2") == 1

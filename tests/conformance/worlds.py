@@ -16,14 +16,18 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencepost.consumer import keys as redis_keys
 from fencepost.deploy.processes import Process, wait_until
-from fencepost.ledger import EffectClass, Ledger, Limits, urls
+from fencepost.ledger import EffectClass, Ledger, Limits, StoreError, urls
 from fencepost.ledger.setup import initialise
 from fencepost.ledger.stores import open_store
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 WORKER = Path(__file__).with_name("worker.py")
 PARTITIONS = 4
 PATIENCE_S = 60.0
@@ -319,6 +323,18 @@ def never_suggests_a_retry(text: str) -> bool:
 def until(condition: Any, timeout_s: float = PATIENCE_S) -> None:
     """Wait for a condition; fails when it does not come true in time."""
     assert wait_until(lambda: bool(condition()), timeout_s), "the condition did not come true in time"
+
+
+def answer_when_back(ask: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
+    """The answer of a ledger whose projection was lost: refusals until it is back, and only those."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return ask()
+        except StoreError:
+            if time.monotonic() > deadline:
+                raise
+        let_time_pass(0.05)
 
 
 def let_time_pass(seconds: float) -> None:

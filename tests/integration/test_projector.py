@@ -25,7 +25,7 @@ from fencepost.ledger import history
 from fencepost.ledger.facts import EffectKind, decode_effect
 from fencepost.ledger.operations import Status, fold_operation
 from fencepost.ledger.ports import DocumentKey
-from fencepost.ledger.positions import Partition, Topic
+from fencepost.ledger.positions import Partition, Position, Topic
 from fencepost.ledger.projection import OPS, read_history
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_newest_record_of_every_key_is_complete(rig: Rig) -> None:
     for partition in [p for p in rig.everything() if p.topic is Topic.EFFECTS]:
         for entry in reader.entries(partition):
             assert entry.record is not None
-            newest[entry.record.key] = history.facts_of(entry.record, history.Position(0, entry.offset))
+            newest[entry.record.key] = history.facts_of(entry.record, Position(0, entry.offset))
     reader.close()
     for documents in rig.projected().values():
         for (collection, key), document in documents.items():
@@ -236,7 +236,7 @@ def test_projectors_share_partitions(kafka_bootstrap: str, redis_url: str) -> No
 
 def owners(rig: Rig) -> dict[Partition, bytes | None]:
     with rig.redis() as client:
-        return {p: client.get(rig.keys(p).epoch) for p in rig.everything()}  # type: ignore[misc]
+        return {p: client.get(rig.keys(p).epoch) for p in rig.everything()}
 
 
 def test_rebuild_on_command(rig: Rig) -> None:

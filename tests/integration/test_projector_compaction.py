@@ -7,6 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewTopic
 from projection_kit import FAST_COMPACTION, Rig, committed, effect, make_rig, projector, projector_process
 
 from fencepost.consumer.command import rebuild
@@ -59,9 +61,7 @@ def status(rig: Rig, op_id: str) -> Status:
 
 
 def test_a_loser_cannot_erase_a_commit(rig: Rig) -> None:
-    """A loser's record is the newest of its key, the projector dies before it pays, all else is compacted, Redis is lost:
-    the commit is still there.
-    """
+    """A loser stands last, the projector dies before it pays, the rest is compacted, Redis is lost: the commit stands."""
     with projector(rig.url):
         committed("op", rig)
         rig.check()
@@ -89,7 +89,7 @@ def test_rebuilds_over_gaps_below_the_settled_offset(rig: Rig) -> None:
         rig.check()
         before = {key: value for key, value in rig.projected()[PLACE].items() if "filler" not in key.key}
         incarnation = rig.headers()[PLACE].incarnation
-        rebuild(rig.url, lambda progress: None, timeout_s=60)
+        rebuild(rig.url, lambda _: None, timeout_s=60)
         rig.check()
         after = {key: value for key, value in rig.projected()[PLACE].items() if "filler" not in key.key}
         assert after == before
@@ -97,9 +97,7 @@ def test_rebuilds_over_gaps_below_the_settled_offset(rig: Rig) -> None:
 
 
 def test_an_unseen_record_that_was_compacted_halts_the_partition(rig: Rig) -> None:
-    """A gap above the settled offset is proof of a loss: the partition stops and says so, others go on; an operator's
-    rebuild that accepts the gap goes on without it.
-    """
+    """A gap above the settled offset proves a loss: this partition stops and says so, until an operator accepts the gap."""
     with projector(rig.url):
         committed("op", rig)
         rig.check()
@@ -113,9 +111,9 @@ def test_an_unseen_record_that_was_compacted_halts_the_partition(rig: Rig) -> No
         assert "settled offset" in reason
         assert rig.headers()[Partition(Topic.AGENTS, 0)].opened
         halted = rig.headers()[PLACE].applied_offset
-        rebuild(rig.url, lambda progress: None, timeout_s=60)
+        rebuild(rig.url, lambda _: None, timeout_s=60)
         assert rig.headers()[PLACE].halted, "a rebuild that accepts nothing meets the same gap"
-        rebuild(rig.url, lambda progress: None, accept_gap=True, timeout_s=60)
+        rebuild(rig.url, lambda _: None, accept_gap=True, timeout_s=60)
         assert rig.headers()[PLACE].applied_offset > halted
         rig.check()
         assert status(rig, "op") is Status.COMMITTED
@@ -158,3 +156,57 @@ def test_redis_goes_back_behind_what_is_compacted(kafka_bootstrap: str, private_
         assert wait_until(lambda: rig.headers()[PLACE].incarnation != incarnation, 30)
         rig.check()
         assert status(rig, "op") is Status.COMMITTED
+
+
+def cut_front(rig: Rig, before: int) -> None:
+    """Delete the records before an offset, as nobody should."""
+    rig.configure(Topic.EFFECTS, cleanup_policy="delete")
+    place = TopicPartition(rig.url.topic(Topic.EFFECTS), 0, before)
+
+    def deleted() -> bool:
+        return bool(rig.admin.delete_records([place])[place].exception(timeout=20) is None)
+
+    assert wait_until(deleted, 20)
+    rig.configure(Topic.EFFECTS, cleanup_policy="compact")
+
+
+def test_a_log_whose_front_is_cut(rig: Rig) -> None:
+    """A rebuild begins where the log does, if all before it is settled; records that nobody saw are missed."""
+    with projector(rig.url):
+        for number in range(5):
+            committed(f"op-{number}", rig)
+        rig.check()
+    cut_front(rig, 4)
+    with projector(rig.url):
+        rebuild(rig.url, lambda _: None, timeout_s=60)
+        rig.wait_at_rest()
+        assert not rig.headers()[PLACE].halted
+    last = [rig.write(Topic.EFFECTS, "op", effect(EffectKind.INTENDED, "op", f"a{n}")) for n in range(4)][-1]
+    cut_front(rig, last)
+    with projector(rig.url):
+        assert wait_until(lambda: bool(rig.headers()[PLACE].halted), 30)
+        assert f"to {last - 1} of effects/0 are gone" in rig.headers()[PLACE].halted
+
+
+def test_a_topic_made_anew_under_a_running_projector(rig: Rig) -> None:
+    """Its projection is not continued with the records of another log: it halts, or stands still and says so."""
+    with projector(rig.url):
+        for number in range(5):
+            committed(f"op-{number}", rig)
+        rig.check()
+        before = rig.projected()[PLACE]
+        name = rig.url.topic(Topic.EFFECTS)
+        rig.admin.delete_topics([name])[name].result(timeout=20)
+
+        def made() -> bool:
+            return rig.admin.create_topics([NewTopic(name, 1, 1)])[name].exception(timeout=20) is None
+
+        assert wait_until(made, 30)
+        committed("other", rig)
+        assert wait_until(lambda: bool(rig.headers()[PLACE].halted) or age_s(rig) > 5, 60)
+        assert rig.projected()[PLACE] == before
+
+
+def age_s(rig: Rig) -> float:
+    header = rig.headers()[PLACE]
+    return (header.now_ms - header.seen_ms) / 1000

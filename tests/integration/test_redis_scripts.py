@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
@@ -33,8 +35,8 @@ def keys() -> PartitionKeys:
 def everything(client: redis.Redis, keys: PartitionKeys) -> dict[str, object]:
     """All that is stored of the partition, except for the clock's marks."""
     found: dict[str, object] = {}
-    for key in client.keys(f"{keys.tag}*"):
-        name = key.decode()
+    matching: Any = client.keys(f"{keys.tag}*")
+    for name in (key.decode() for key in matching):
         kind = client.type(name)
         if kind == b"hash":
             found[name] = {k: v for k, v in client.hgetall(name).items() if k != b"seen_ms"}
@@ -82,23 +84,23 @@ def test_apply_is_repeatable(client: redis.Redis, keys: PartitionKeys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("epoch", "incarnation", "offset", "outcome"),
+    ("owner", "outcome"),
     [
-        ("1:other", "one", 0, "epoch"),
-        (None, "two", 0, "incarnation"),
-        (None, "one", 1, "offset"),
-        (None, "one", -1, "offset"),
+        (Owner("1:other", "one", 0), "epoch"),
+        (Owner("", "two", 0), "incarnation"),
+        (Owner("", "one", 1), "offset"),
+        (Owner("", "one", -1), "offset"),
     ],
 )
-def test_apply_elsewhere_changes_nothing(
-    client: redis.Redis, keys: PartitionKeys, epoch: str | None, incarnation: str, offset: int, outcome: str
-) -> None:
+def test_apply_elsewhere_changes_nothing(client: redis.Redis, keys: PartitionKeys, owner: Owner, outcome: str) -> None:
     """With another epoch, projection or position than the stored ones nothing at all is written."""
     begun(client, keys)
     own = Claimed.of(execute(client, scripts.claim(keys, "c"))).epoch
     before = everything(client, keys)
-    owner = Owner(epoch or own, incarnation, offset)
-    step = Step(replace(HEADER, incarnation=incarnation, applied_offset=9), {OP: b"1", DocumentKey("x", "y"): b"2"})
+    owner = owner._replace(epoch=owner.epoch or own)
+    step = Step(
+        replace(HEADER, incarnation=owner.incarnation, applied_offset=9), {OP: b"1", DocumentKey("x", "y"): b"2"}
+    )
     assert Answer.of(execute(client, scripts.apply(keys, owner, step, 0))).outcome == outcome
     assert Answer.of(execute(client, scripts.heartbeat(keys, owner, touch=True, halted="no"))).outcome == outcome
     assert everything(client, keys) == before
@@ -111,7 +113,7 @@ def test_an_old_owner_changes_nothing(client: redis.Redis, keys: PartitionKeys) 
     new.claim()
     before = everything(client, keys)
     step = Step(replace(HEADER, applied_offset=3), {OP: b"zombie"})
-    calls = [
+    calls: list[Callable[[], None]] = [
         lambda: old.apply(step, 0),
         lambda: old.heartbeat(touch=True),
         lambda: old.heartbeat(touch=False, halted="no"),

@@ -134,6 +134,9 @@ def told_by(log: Iterable[Record | None], key: str = OP) -> History:
     return history.merge(*parts)
 
 
+_NUMBER = {EffectKind.COMMITTED: 1, EffectKind.FAILED: 1}
+
+
 @cache
 def fact(kind: EffectKind, session: Session | None, *, round_number: int = 1, epoch: int = 0) -> bytes:
     """The bytes of a fact of a session's attempt; of a fence without one."""
@@ -149,6 +152,7 @@ def fact(kind: EffectKind, session: Session | None, *, round_number: int = 1, ep
             branch_id="main",
             session_id=session.name,
             epoch=Position(0, session.epoch),
+            seq=4 * session.attempt + _NUMBER.get(kind, 0),
             round=round_number,
             tool="bank.pay",
             effect_class=EffectClass.IRREVERSIBLE,

@@ -1,0 +1,165 @@
+"""Names and values that are refused at the API, with the field's name, before anything is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conformance.worlds import World
+
+from fencepost.ledger import EffectClass, FencedError, InvalidArgumentError, Ledger, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fencepost.ledger import AgentSession
+
+UNUSABLE = ["", "   ", "x" * 600, "bell\x07", "null\x00", "line\nbreak", " edge ", "half \ud800", 7, None]
+IRREVERSIBLE = EffectClass.IRREVERSIBLE
+
+
+@pytest.fixture
+def session(world: World, ledger: Ledger) -> Iterator[AgentSession]:
+    with ledger.session(world.agent) as session:
+        yield session
+
+
+@pytest.mark.parametrize("value", UNUSABLE)
+def test_unusable_ids(session: AgentSession, world: World, ledger: Ledger, value: Any) -> None:
+    """Blank, null, oversized and unprintable ids are refused wherever something is made, naming the field."""
+    session.checkpoint("c")
+    seen = session.attempt("t", key=world.key("k"), kind=IRREVERSIBLE).begin()
+    calls = {
+        "agent": lambda: ledger.session(value).open(),
+        "branch": lambda: ledger.session(world.agent, value).open(),
+        "checkpoint": lambda: session.checkpoint(value),
+        "tool": lambda: session.attempt(value, key="k", kind=IRREVERSIBLE),
+        "op_id": lambda: ledger.operation(value),
+        "by": lambda: ledger.resolve(
+            seen.op_id, outcome="committed", version=seen.claim.operation.version, by=value, evidence="e"
+        ),
+    }
+    for field, call in calls.items():
+        with pytest.raises(InvalidArgumentError) as caught:
+            call()
+        assert caught.value.field == field
+        assert isinstance(caught.value, ValueError)
+        assert not caught.value.retryable
+    with pytest.raises(InvalidArgumentError) as forked:
+        ledger.fork(world.agent, value, checkpoint="c")
+    assert forked.value.field == "branch"
+    with pytest.raises(InvalidArgumentError) as reported:
+        session.report_call(value, kind=IRREVERSIBLE)
+    assert reported.value.field == "tool"
+    seen.commit()
+
+
+@pytest.mark.parametrize("value", [value for value in UNUSABLE if value is not None])
+def test_unusable_business_keys(session: AgentSession, value: Any) -> None:
+    """A business key is an id as well: an empty one is refused, and is never taken for none."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        session.attempt("t", key=value, kind=IRREVERSIBLE)
+    assert caught.value.field == "key"
+
+    @session.effect("t", kind=IRREVERSIBLE, key=lambda order: order)
+    def tool(order: str) -> None:
+        raise AssertionError(order)
+
+    with pytest.raises(InvalidArgumentError) as made:
+        tool(value)
+    assert made.value.field == "key"
+
+
+def test_missing_business_key(session: AgentSession) -> None:
+    """A key function that gives nothing is refused: no operation is named by accident."""
+
+    @session.effect("t", kind=IRREVERSIBLE, key=lambda order: None)  # type: ignore[arg-type,return-value]
+    def tool(order: str) -> None:
+        raise AssertionError(order)
+
+    with pytest.raises(InvalidArgumentError) as caught:
+        tool("x")
+    assert caught.value.field == "key"
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), object(), {1: "key is a number"}, "half \ud800", b"x" * 10, {1, 2}]
+)
+def test_identity_has_a_canonical_form_or_is_refused(session: AgentSession, world: World, value: Any) -> None:
+    """Arguments name the operation, so a value either has one canonical form or is refused, naming the field."""
+    try:
+        first = session.attempt("t", identity={"v": value, "w": world.name}, kind=IRREVERSIBLE).op_id
+    except InvalidArgumentError as refused:
+        assert refused.field in {"identity", "arguments"}  # noqa: PT017 (either is an answer)
+    else:
+        assert first == session.attempt("t", identity={"w": world.name, "v": value}, kind=IRREVERSIBLE).op_id
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"kind": "SOMETHING"}, "kind"),
+        ({"kind": EffectClass.UNKNOWN}, "kind"),
+        ({"kind": IRREVERSIBLE, "order_safe": True}, "order_safe"),
+        ({"kind": IRREVERSIBLE, "deadline_s": -1}, "deadline_s"),
+        ({"kind": IRREVERSIBLE, "wait_s": float("nan")}, "wait_s"),
+        ({"kind": IRREVERSIBLE, "longest_run_s": -0.5}, "longest_run_s"),
+        ({"kind": IRREVERSIBLE, "occurrence": 0}, "occurrence"),
+        ({"kind": IRREVERSIBLE, "occurrence": True}, "occurrence"),
+        ({"kind": IRREVERSIBLE, "occurrence": 1.5}, "occurrence"),
+    ],
+)
+def test_unusable_options(session: AgentSession, options: dict[str, Any], field: str) -> None:
+    """Options that make no sense are refused when the tool is declared or called, naming the option."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        session.attempt("t", key="k", **options)
+    assert caught.value.field == field
+    assert str(caught.value).endswith(".")
+
+
+def test_unusable_declarations(session: AgentSession) -> None:
+    """Names of parameters that the function does not have are refused where it is decorated, or called."""
+    with pytest.raises(InvalidArgumentError) as caught:
+
+        @session.effect("t", kind=IRREVERSIBLE, identity=("nothing",))
+        def one(order: str) -> None:
+            del order
+
+    assert caught.value.field == "identity"
+
+    @session.effect("t", kind=IRREVERSIBLE, resource="order:{nothing}")
+    def other(order: str) -> None:
+        raise AssertionError(order)
+
+    with pytest.raises(InvalidArgumentError) as template:
+        other("x")
+    assert template.value.field == "resource"
+
+
+def test_wrong_arguments_are_a_type_error(session: AgentSession) -> None:
+    """Arguments that do not fit the function are the function's own TypeError, and nothing is claimed."""
+
+    @session.effect("t", kind=IRREVERSIBLE)
+    def tool(order: str) -> None:
+        raise AssertionError(order)
+
+    with pytest.raises(TypeError):
+        tool()  # type: ignore[call-arg]
+
+
+def test_unopened_and_closed_sessions_refuse(world: World, ledger: Ledger) -> None:
+    """A session that is not open, or not any more, runs nothing."""
+    session = ledger.session(world.agent)
+    with pytest.raises(FencedError):
+        session.checkpoint("c")
+    session.open().close()
+    with pytest.raises(FencedError):
+        world.charge(session, "closed")
+    session.close()
+    assert world.hits("closed") == 0
+
+
+def test_current_outside_of_an_effect(session: AgentSession) -> None:
+    """`current` exists only while an effect runs."""
+    with pytest.raises(UsageError):
+        _ = session.current

@@ -1,0 +1,251 @@
+"""A log that fails: in our own publish path, before and after the effect. Outcomes stay known, numbers stay complete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conformance.worlds import World, never_suggests_a_retry, until
+
+from fencepost.ledger import (
+    EffectClass,
+    InvalidArgumentError,
+    Ledger,
+    OperationInDoubtError,
+    OperationInFlightError,
+    OutcomeUnknownError,
+    PublishRefusedError,
+    ReasonKind,
+    StoreError,
+    StoreUnavailableError,
+    VerdictKind,
+)
+from fencepost.ledger.facts import decode_agent, decode_effect
+from fencepost.ledger.operations import Status
+from fencepost.ledger.positions import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fencepost.ledger import AgentSession
+    from fencepost.ledger.history import Record
+    from fencepost.ledger.positions import Partition
+
+SEND: dict[str, Any] = {"tool": "mail.send", "kind": EffectClass.IRREVERSIBLE}
+UNAVAILABLE = StoreUnavailableError("the log is not reachable.", next_step="Wait.")
+UNKNOWN = OutcomeUnknownError("it may or may not be written.", next_step="Look.")
+REFUSED = PublishRefusedError("the log refuses it.", next_step="Correct it.")
+
+
+class FaultyLog:
+    """Makes the publishing of some kinds of fact fail, before or after it is written."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.failing: dict[str, tuple[Exception, bool]] = {}
+        log: Any = ledger._engine.store.log
+        original = log.publish
+
+        async def publish(partition: Partition, record: Record) -> int | None:
+            decode: Any = decode_effect if partition.topic is Topic.EFFECTS else decode_agent
+            kind = decode(record.fact).kind.value if record.fact else ""
+            error, written = self.failing.get(kind, (None, True))
+            offset: int | None = await original(partition, record) if written else None
+            if error is not None:
+                raise error
+            return offset
+
+        log.publish = publish
+
+    def fail(self, kind: str, error: Exception, *, written: bool) -> None:
+        self.failing[kind] = (error, written)
+
+    def heal(self) -> None:
+        self.failing.clear()
+
+
+@pytest.fixture
+def impatient(world: World) -> Ledger:
+    return world.open(publish_s=0.3, apply_s=5.0)
+
+
+@pytest.fixture
+def faulty(impatient: Ledger) -> FaultyLog:
+    return FaultyLog(impatient)
+
+
+@pytest.fixture
+def session(impatient: Ledger, faulty: FaultyLog, world: World) -> Iterator[AgentSession]:
+    session = impatient.session(world.agent).open()
+    yield session
+    faulty.heal()
+    try:
+        session.close()
+    except StoreError:
+        session.close()
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("error", [UNAVAILABLE, UNKNOWN, REFUSED], ids=lambda e: type(e).__name__)
+def test_publish_fails_after_the_effect(
+    world: World, ledger: Ledger, session: AgentSession, faulty: FaultyLog, error: Exception, *, written: bool
+) -> None:
+    """The effect happened and its commit cannot be published: told with the result attached, and never run again."""
+    if written and error is not UNKNOWN:
+        written = False  # what is certainly not written is not
+    faulty.fail("COMMITTED", error, written=written)
+    with pytest.raises(OutcomeUnknownError) as caught:
+        world.charge(session, "effect")
+    assert caught.value.result == {"order": world.key("effect"), "cents": 50}
+    assert caught.value.op_id == world.op_id("effect")
+    assert not caught.value.retryable
+    assert never_suggests_a_retry(str(caught.value))
+    faulty.heal()
+    if written:
+        assert world.charge(session, "effect") == caught.value.result
+    else:
+        with pytest.raises((OperationInFlightError, OperationInDoubtError)):
+            world.charge(session, "effect", wait_s=0.2)
+        session.close()
+        [item] = ledger.in_doubt(world.agent)
+        assert item.operation.op_id == world.op_id("effect")
+        settled = ledger.resolve(
+            item.operation.op_id, outcome="committed", version=item.operation.version, by="ann", evidence="kept",
+            result=caught.value.result,
+        )  # fmt: skip
+        assert settled.status is Status.COMMITTED
+        with ledger.session(world.agent) as later:
+            assert world.charge(later, "effect") == caught.value.result
+    assert world.hits("effect") == 1
+
+
+def test_commit_can_be_said_again(world: World, ledger: Ledger, session: AgentSession, faulty: FaultyLog) -> None:
+    """An attempt whose commit could not be published is still open, and can be committed once the log is back."""
+    attempt = session.attempt(key=world.key("again"), **SEND).begin()
+    assert attempt.owned
+    faulty.fail("COMMITTED", UNKNOWN, written=False)
+    with pytest.raises(OutcomeUnknownError):
+        attempt.commit({"id": 7})
+    faulty.heal()
+    attempt.commit({"id": 7})
+    operation = ledger.operation(attempt.op_id).operation
+    assert (operation.status, operation.anomalies) == (Status.COMMITTED, [])
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("error", [UNAVAILABLE, UNKNOWN, REFUSED], ids=lambda e: type(e).__name__)
+def test_publish_fails_before_the_effect(
+    world: World, ledger: Ledger, session: AgentSession, faulty: FaultyLog, error: Exception, *, written: bool
+) -> None:
+    """An intent that cannot be published runs nothing, and leaves the operation free for the next who asks."""
+    if written and error is not UNKNOWN:
+        written = False
+    faulty.fail("INTENDED", error, written=written)
+    with pytest.raises(StoreError):
+        world.charge(session, "effect")
+    assert world.hits("effect") == 0
+    faulty.heal()
+    session.checkpoint("c")  # drains what was withdrawn
+    world.charge(session, "effect")
+    assert world.hits("effect") == 1
+    operation = ledger.operation(world.op_id("effect")).operation
+    assert (operation.status, operation.anomalies) == (Status.COMMITTED, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("INTENDED", UNAVAILABLE),
+        ("INTENDED", UNKNOWN),  # its withdrawal says that it means nothing, whether it arrives or not
+        ("INTENDED", REFUSED),
+        ("CHECKPOINTED", UNAVAILABLE),
+        ("CHECKPOINTED", REFUSED),
+        ("CALL_REPORTED", UNAVAILABLE),
+        ("CALL_REPORTED", REFUSED),
+    ],
+)
+def test_numbers_stay_complete(
+    world: World, ledger: Ledger, session: AgentSession, faulty: FaultyLog, error: Exception, kind: str
+) -> None:
+    """What was certainly not written leaves no hole in the sequence: later checkpoints can be gone back to."""
+    faulty.fail(kind, error, written=False)
+    with pytest.raises(StoreError):
+        act(world, session, kind)
+    faulty.heal()
+    world.charge(session, "later")
+    mark = session.checkpoint("c")
+    assert ledger.watermark(world.agent).mark.seq >= mark.seq
+    session.close()
+    assert ledger.preview_rollback(world.agent, checkpoint="c").kind is VerdictKind.PROCEED
+    assert [f for f in ledger.verify().findings if f.where == session.session_id] == []
+
+
+@pytest.mark.parametrize("kind", ["CHECKPOINTED", "CALL_REPORTED"])
+def test_number_of_a_fact_that_may_still_arrive(
+    world: World, ledger: Ledger, session: AgentSession, faulty: FaultyLog, kind: str
+) -> None:
+    """A fact that may be written later keeps its number open: what lies behind it is not known, and refused."""
+    faulty.fail(kind, UNKNOWN, written=False)
+    with pytest.raises(OutcomeUnknownError):
+        act(world, session, kind)
+    faulty.heal()
+    session.checkpoint("c")
+    verdict = ledger.preview_rollback(world.agent, checkpoint="c")
+    assert [reason.kind for reason in verdict.reasons] == [ReasonKind.WATERMARK_AHEAD]
+
+
+def act(world: World, session: AgentSession, kind: str) -> None:
+    """Publish a fact of this kind."""
+    if kind == "INTENDED":
+        world.charge(session, "effect")
+    elif kind == "CHECKPOINTED":
+        session.checkpoint("lost")
+    else:
+        session.report_call("shell", kind=EffectClass.READ)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"state_digest": "half \ud800"}, "state_digest"), ({"state_digest": "x" * 2_000_000}, "state_digest"), ({"generation": -1}, "generation")],
+)  # fmt: skip
+def test_checkpoint_with_unusable_values(
+    world: World, ledger: Ledger, session: AgentSession, options: dict[str, Any], field: str
+) -> None:
+    """Values that cannot be recorded are refused by name, and leave no hole either."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        session.checkpoint("c", **options)
+    assert caught.value.field == field
+    mark = session.checkpoint("c")
+    assert ledger.watermark(world.agent).mark.seq >= mark.seq
+
+
+def test_what_was_published_in_the_background_is_not_lost_silently(
+    world: World, ledger: Ledger, session: AgentSession, faulty: FaultyLog
+) -> None:
+    """An asynchronous commit that failed is raised by the next checkpoint, which then is not registered."""
+    faulty.fail("COMMITTED", REFUSED, written=False)
+    with session.attempt("cache.fill", key=world.key("c"), kind=EffectClass.REPEATABLE) as attempt:
+        attempt.commit()
+    with pytest.raises(StoreError):
+        session.checkpoint("c")
+    assert ledger.checkpoints(world.agent) == []
+    faulty.heal()
+    session.checkpoint("c")
+    until(lambda: len(ledger.checkpoints(world.agent)) == 1)
+
+
+def test_absorbed_result_is_noted_although_its_first_note_failed(
+    world: World, ledger: Ledger, impatient: Ledger, session: AgentSession, faulty: FaultyLog
+) -> None:
+    """A note that a result was absorbed, once lost, is written when the result is absorbed again."""
+    mark = session.checkpoint("before")
+    world.charge(session, "shared")
+    again = impatient.session(world.agent, resumed_from=mark).open()
+    faulty.fail("ABSORBED", REFUSED, written=False)
+    world.charge(again, "shared")
+    with pytest.raises(StoreError):
+        again.checkpoint("lost")
+    faulty.heal()
+    world.charge(again, "shared")
+    again.checkpoint("c")
+    again.close()
+    assert ledger.preview_rollback(world.agent, checkpoint="c").authorised

@@ -1,0 +1,187 @@
+"""Decisions: rollbacks, and what is in doubt."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_kit import CHARGE, DOUBT, MAIL, Run, answer, error, resolve, run_fixture, template_fixture, url_fixture  # noqa: F401 - found by their names
+
+from fencepost.ledger import EffectClass, Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def test_rollback_in_doubt(run: Run) -> None:
+    """While an effect is in doubt a rollback over it is refused: exit code 3, the verdict on stdout."""
+    values = answer(run("rollback", "authorize", "nightly", "--checkpoint", "c2", "--json"), 3)
+    assert [r["kind"] for r in values["reasons"]] == ["EFFECT_IN_DOUBT"]
+    assert values["fenced"] is False
+    text = run("rollback", "preview", "nightly", "--checkpoint", "c2")
+    assert text.exit_code == 3
+    assert text.stderr == ""
+    assert "REFUSE" in text.stdout
+    assert "settle what is in doubt" in text.stdout
+
+
+def test_rollback_strict_and_gated(run: Run) -> None:
+    """Strict refuses over a committed charge (3); gated authorises it (0), fences, and names what it crosses."""
+    resolve(run, DOUBT, "--committed")
+    line = ("rollback", "authorize", "nightly", "--checkpoint", "c1", "--json")
+    assert answer(run(*line), 3)["verdict"] == "REFUSE"
+    preview = answer(run("rollback", "preview", *line[2:], "--policy", "gated"))
+    assert (preview["dry_run"], preview["fenced"]) == (True, False)
+    result = run(*line, "--policy", "GATED")
+    values = answer(result)
+    assert (values["verdict"], values["fenced"]) == ("PROCEED_GATED", True)
+    assert {effect["op_id"] for effect in values["crossed"]} == {CHARGE, DOUBT}
+    assert "fenced" in result.stderr
+    rollbacks = answer(run("agents", "show", "nightly", "--json"))["rollbacks"]
+    assert [r["verdict"] for r in rollbacks] == ["PROCEED_GATED"]
+
+
+def test_rollback_proceeds(run: Run) -> None:
+    """A checkpoint that knows everything may be gone back to: exit code 0."""
+    result = run("rollback", "authorize", "other", "--checkpoint", "c1")
+    assert result.exit_code == 0
+    assert "PROCEED" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("", "WATERMARK_UNREADABLE"),
+        ("no token", "WATERMARK_UNREADABLE"),
+        ("[[fencepost:w1:dam", "WATERMARK_UNREADABLE"),
+    ],
+)
+def test_restored_state_without_its_token(run: Run, text: str, kind: str) -> None:
+    """A restored state that has lost or damaged its token, an empty one too, is told from one that is not given."""
+    resolve(run, DOUBT, "--committed")
+    line = ("rollback", "preview", "nightly", "--checkpoint", "c2", "--policy", "gated", "--json")
+    assert answer(run(*line))["authorised"] is True
+    values = answer(run(*line, "--restored", "-", stdin=text), 3)
+    assert values["reasons"][0]["kind"] == kind
+
+
+def test_restored_state_with_its_token(run: Run, tmp_path: Path) -> None:
+    """The restored state is read from a file; its own checkpoint's token is accepted, another one's is not."""
+    resolve(run, DOUBT, "--committed")
+    state = tmp_path / "state.txt"
+    line = ("rollback", "preview", "nightly", "--checkpoint", "c2", "--policy", "gated", "--json")
+    for checkpoint, code in (("c2", 0), ("c1", 3)):
+        token = answer(run("checkpoints", "show", "nightly", checkpoint, "--json"))["token"]
+        state.write_text(f"before {token} after")
+        answer(run(*line, "--restored", str(state)), code)
+
+
+def test_in_doubt_list(run: Run, url: str) -> None:
+    """What is in flight is listed with --all only; the list itself is exit code 0."""
+    with Ledger.open(url) as ledger, ledger.session("other") as agent:
+        attempt = agent.attempt("mail.send", key="18", kind=EffectClass.IRREVERSIBLE).begin()
+        assert attempt.owned
+        plain = answer(run("in-doubt", "list", "--json"))["operations"]
+        everything = answer(run("in-doubt", "list", "--all", "--json"))["operations"]
+        assert [o["op_id"] for o in plain] == [DOUBT]
+        assert {o["op_id"]: o["state"] for o in everything} == {DOUBT: "in doubt", MAIL: "in flight"}
+        assert answer(run("in-doubt", "list", "--agent", "other", "--json"))["operations"] == []
+        attempt.commit(None)
+    assert "Nothing is in doubt." in run("in-doubt", "list", "--agent", "other").stdout
+
+
+def test_in_doubt_show_tells_how_to_settle(run: Run) -> None:
+    """The ways on are command lines that are bound to the version seen."""
+    values = answer(run("in-doubt", "show", DOUBT, "--json"))
+    assert values["state"] == "in doubt"
+    assert any(f"--version {values['operation']['version']}" in way for way in values["ways_on"])
+    settled = answer(run("in-doubt", "show", CHARGE, "--json"))
+    assert (settled["state"], len(settled["ways_on"])) == ("", 1)
+    assert settled["ways_on"][0].endswith("--compensated")
+
+
+def test_resolve_committed(run: Run) -> None:
+    """An operator's word settles it, with a result and evidence; a second time the version has moved (6)."""
+    version = answer(run("ops", "show", DOUBT, "--json"))["version"]
+    values = json.loads(resolve(run, DOUBT, "--committed", "--result", '{"id": 7}').stdout)
+    assert set(values) == {"schema", "op_id", "outcome", "status", "version", "round", "by"}
+    assert (values["schema"], values["status"]) == ("fencepost.resolution.v1", "committed")
+    shown = answer(run("ops", "show", DOUBT, "--json"))
+    assert shown["result"] == {"id": 7}
+    assert (shown["resolutions"][0]["by"], shown["resolutions"][0]["effective"]) == ("alice", True)
+    again = run(
+        "in-doubt", "resolve", DOUBT, "--absent", "--version", version, "--evidence", "e", "--by", "b", "--json"
+    )
+    assert error(again, 6)["error"] == "VersionMovedError"
+
+
+def test_resolve_absent(run: Run) -> None:
+    """ABSENT is refused while it cannot be known (3), unless an operator accepts the risk by name."""
+    assert json.loads(resolve(run, DOUBT, "--absent", code=3).stderr)["error"] == "RefusedError"
+    assert json.loads(resolve(run, DOUBT, "--absent", "--accept-risk").stdout)["status"] == "free"
+
+
+def test_resolve_compensated(run: Run) -> None:
+    """A committed effect that was undone outside ends its round; what does not apply is a wrong call (2)."""
+    values = json.loads(resolve(run, CHARGE, "--compensated").stdout)
+    assert (values["status"], values["round"]) == ("free", 2)
+    resolve(run, DOUBT, "--compensated", code=2)
+
+
+PROBES = """
+from fencepost.ledger import Outcome, ProbeAnswer
+def sent(op):
+    return ProbeAnswer(Outcome.COMMITTED, result={"tool": op.tool}, evidence="log line 7")
+def unknown(op):
+    return ProbeAnswer(Outcome.UNKNOWN, evidence="no answer")
+def broken(op):
+    raise OSError("cable")
+probes = {"mail.send": sent}
+others = {"sms.send": sent}
+number = 7
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module of probes in the working directory."""
+    (tmp_path / "some_probes.py").write_text(PROBES)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield "some_probes"
+    sys.modules.pop("some_probes", None)
+
+
+@pytest.mark.parametrize("name", ["", ":probes", ":sent"])
+def test_probe(run: Run, module: str, name: str) -> None:
+    """A probe is a function or a mapping of tools to functions; its answer is recorded."""
+    values = answer(run("in-doubt", "probe", DOUBT, "--module", f"{module}{name}", "--json"))
+    assert set(values) == {"schema", "op_id", "outcome", "evidence", "result", "status", "version"}
+    assert (values["outcome"], values["status"]) == ("COMMITTED", "committed")
+    assert answer(run("ops", "show", DOUBT, "--json"))["result"] == {"tool": "mail.send"}
+
+
+def test_probe_that_does_not_know(run: Run, module: str) -> None:
+    """UNKNOWN needs a human: exit code 4, and nothing is recorded."""
+    values = answer(run("in-doubt", "probe", DOUBT, "--module", f"{module}:unknown", "--json"), 4)
+    assert values["status"] == "in doubt"
+    text = run("in-doubt", "probe", DOUBT, "--module", f"{module}:unknown")
+    assert (text.exit_code, "no answer" in text.stdout) == (4, True)
+
+
+@pytest.mark.parametrize("name", ["no_such_module", ":none", ":number", ":others", ".x", ""])
+def test_probe_that_cannot_be_had(run: Run, module: str, name: str) -> None:
+    """A module that cannot be loaded, or has no probe for the tool, is a wrong call."""
+    target = name if not name or name[0] not in ":." else module + name
+    assert error(run("in-doubt", "probe", DOUBT, "--module", target, "--json"), 2)["details"]["field"] == "module"
+
+
+def test_probe_that_fails(run: Run, module: str) -> None:
+    """An error of the probe is told as one line, and the operation stays as it was."""
+    result = run("in-doubt", "probe", DOUBT, "--module", f"{module}:broken")
+    assert result.exit_code == 1
+    assert "cable" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert answer(run("ops", "show", DOUBT, "--json"))["status"] == "in doubt"

@@ -1,0 +1,144 @@
+"""Waiting for a partition, without Redis: lost notices, late subscriptions, dead stores."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from fencepost.consumer.waiting import Watch
+from fencepost.ledger.errors import StoreUnavailableError
+from fencepost.ledger.ports import Header
+
+OPEN = Header(incarnation="i", opened=True)
+
+
+class Place:
+    """A projection that a test moves by hand."""
+
+    def __init__(self) -> None:
+        self.header = OPEN
+        self.reads = 0
+        self.subscribed = 0
+        self.dead = False
+        self.watch = Watch(self.subscribe, self.read)
+
+    async def subscribe(self) -> None:
+        if self.dead:
+            raise StoreUnavailableError("dead")
+        self.subscribed += 1
+
+    async def read(self) -> Header:
+        self.reads += 1
+        assert self.subscribed, "a change between the read and the subscription would go unnoticed"
+        await asyncio.sleep(0)
+        return self.header
+
+    def move(self, offset: int, *, tell: bool = True) -> None:
+        self.header = replace(self.header, applied_offset=offset)
+        if tell:
+            self.watch.notice(self.header.incarnation, offset)
+
+
+def use(work: Callable[[Place], Awaitable[None]]) -> None:
+    async def run() -> None:
+        place = Place()
+        await work(place)
+        await place.watch.close()
+
+    asyncio.run(run())
+
+
+def test_notices_wake_only_when_they_can_end_a_wait() -> None:
+    """A busy partition costs a distant waiter no reads."""
+
+    async def work(place: Place) -> None:
+        waiting = asyncio.create_task(place.watch.wait(1000, 10))
+        await asyncio.sleep(0.05)
+        before = place.reads
+        for offset in range(1, 500):
+            place.move(offset)
+        await asyncio.sleep(0.05)
+        assert place.reads == before
+        place.move(1001)
+        header = await waiting
+        assert header is not None
+        assert header.applied_offset == 1001
+
+    use(work)
+
+
+def test_a_lost_notice_costs_a_second() -> None:
+    """Without any notice the wait ends at the next look."""
+
+    async def work(place: Place) -> None:
+        waiting = asyncio.create_task(place.watch.wait(0, 10))
+        await asyncio.sleep(0.05)
+        place.move(1, tell=False)
+        began = time.monotonic()
+        assert await waiting is not None
+        assert time.monotonic() - began < 2
+
+    use(work)
+
+
+def test_time_is_up() -> None:
+    """None when nothing happens; nobody is left waiting, and the looking ends."""
+
+    async def work(place: Place) -> None:
+        assert await place.watch.wait(0, 0.05) is None
+        assert await place.watch.wait(0, 0) is None
+        await asyncio.sleep(1.2)
+        before = place.reads
+        await asyncio.sleep(1.2)
+        assert place.reads == before
+
+    use(work)
+
+
+def test_a_dead_store_is_tried_again() -> None:
+    """While the store does not answer the wait goes on; it ends soon after the store is back."""
+
+    async def work(place: Place) -> None:
+        place.dead = True
+        waiting = asyncio.create_task(place.watch.wait(0, 10))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        place.dead = False
+        place.move(1, tell=False)
+        began = time.monotonic()
+        assert await waiting is not None
+        assert time.monotonic() - began < 1
+
+    use(work)
+
+
+def test_another_projection_ends_a_wait_once() -> None:
+    """A wait ends early when the projection is begun again, opened or halted; not merely because it is in such a state."""
+
+    async def work(place: Place) -> None:
+        for change in ({"incarnation": "j"}, {"opened": False}, {"halted": "x"}):
+            waiting = asyncio.create_task(place.watch.wait(99, 10))
+            await asyncio.sleep(0.05)
+            place.header = replace(place.header, **change)
+            place.watch.look()
+            assert await waiting == place.header
+            assert await place.watch.wait(99, 0.1) is None
+
+    use(work)
+
+
+def test_cancelled_waiters_leave() -> None:
+    """A cancelled waiter disturbs nobody."""
+
+    async def work(place: Place) -> None:
+        one, two = (asyncio.create_task(place.watch.wait(0, 10)) for _ in range(2))
+        await asyncio.sleep(0.05)
+        one.cancel()
+        await asyncio.sleep(0)
+        place.move(1)
+        assert await two is not None
+        assert one.cancelled()
+
+    use(work)

@@ -1,0 +1,238 @@
+"""Records that cannot be applied stop nothing, are reported with their place, and make their key unsafe."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from unit.ledger.kit import (
+    AGENTS,
+    EFFECTS,
+    FENCE,
+    OP,
+    MemoryPartition,
+    agent_fact,
+    committed,
+    effect,
+    encoded,
+    fenced,
+    intended,
+    opened,
+    resolved,
+)
+
+from fencepost.ledger import history, log_keys
+from fencepost.ledger.history import PositionedFact, Record, read_entry
+from fencepost.ledger.ports import DocumentKey
+from fencepost.ledger.positions import Position, Topic
+from fencepost.ledger.projection import (
+    AGENTS as AGENTS_INDEX,
+)
+from fencepost.ledger.projection import (
+    OPEN,
+    OPS,
+    SEQ_CHUNK,
+    SET_ASIDE,
+    UNSAFE,
+    Debt,
+    bits_of,
+    document_of,
+    seqs,
+    set_bits,
+)
+
+
+@pytest.fixture
+def log() -> MemoryPartition:
+    return MemoryPartition()
+
+
+def test_a_record_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(log: MemoryPartition) -> None:
+    """Its place and its problem are kept; what comes behind is applied."""
+    log.append_raw(OP, "undecodable: rubbish")
+    log.append("x", intended("a", op_id="x"))
+    log.project()
+    note = json.loads(log.collection(SET_ASIDE)["0"])
+    assert note == {"offset": 0, "key": OP, "problem": "undecodable: rubbish"}
+    assert log.collection(UNSAFE).keys() == {OP}
+    assert log.collection(OPEN)[OP] == b"unsafe"
+    assert log.operation("x").status.value == "owned"
+    assert log.fold.debts == {}
+
+
+def test_a_tombstone_of_a_known_key_is_owed(log: MemoryPartition) -> None:
+    """The cleaner would drop the key's history with it; the re-assertion puts it back."""
+    log.append(OP, intended("a"))
+    log.append_raw(OP, "the value is null (a tombstone)")
+    log.project()
+    assert log.fold.debts == {OP: Debt(1, 1001)}
+    log.pay()
+    assert log.header.settled_offset == 3
+    log.clean()
+    assert [entry.offset for entry in log.log if entry] == [2]
+    log.lose()
+    log.project()
+    assert log.operation().status.value == "owned"
+
+
+def test_a_record_without_a_key_is_only_reported(log: MemoryPartition) -> None:
+    """There is no operation to distrust."""
+    log.append_raw(None, "the key is missing or is not UTF-8")
+    log.project()
+    assert set(log.documents) == {DocumentKey(SET_ASIDE, "0")}
+
+
+@pytest.mark.parametrize("key", ["~nothing/of/ours", "~fence/only/three"])
+def test_keys_of_an_unknown_form_are_set_aside(log: MemoryPartition, key: str) -> None:
+    """They may be of a later version: reported, not guessed at."""
+    log.append(key, None)
+    log.project()
+    assert "unknown form" in json.loads(log.collection(SET_ASIDE)["0"])["problem"]
+
+
+def test_a_fact_that_names_another_operation_is_not_taken(log: MemoryPartition) -> None:
+    """Neither as the record's own fact nor in its history; the key is unsafe."""
+    stray = intended("a", op_id="elsewhere")
+    log.append(OP, stray)
+    log.append(OP, intended("b"), (PositionedFact(Position(0, 0), encoded(stray)),))
+    log.project()
+    assert log.history() == ()
+    assert len(log.collection(SET_ASIDE)) == 2
+    assert "another operation" in json.loads(log.collection(UNSAFE)[OP])["problem"]
+
+
+def test_a_fence_holds_no_facts_of_operations(log: MemoryPartition) -> None:
+    """And an operation's key none without an operation."""
+    log.append(FENCE, intended("a"))
+    log.append(OP, fenced(5))
+    log.project()
+    assert log.collection(UNSAFE).keys() == {FENCE, OP}
+    assert log.history(FENCE) == ()
+
+
+def test_a_fact_that_does_not_decode_sets_the_whole_record_aside(log: MemoryPartition) -> None:
+    """Half a record is not taken; what was known before stays."""
+    log.append(OP, intended("a"))
+    log.project()
+    log.append_record(Record(OP, (*log.history(), PositionedFact(Position(0, 5), b"rubbish")), encoded(committed("a"))))
+    log.append_record(Record(FENCE, (), b"rubbish"))
+    log.project()
+    assert log.operation().status.value == "owned"
+    assert "a fact is undecodable" in json.loads(log.collection(SET_ASIDE)["1"])["problem"]
+    assert log.fold.debts == {OP: Debt(1, 1001)}
+    assert set(log.collection(UNSAFE)) == {OP, FENCE}
+
+
+def test_only_a_resolution_behind_the_record_clears_the_mark(log: MemoryPartition) -> None:
+    """Ordinary facts do not, nor a resolution of another version."""
+    log.append(OP, intended("a"))
+    log.append_raw(OP, "undecodable")
+    log.project()
+    log.append(OP, committed("a"), log.history())
+    log.append(OP, resolved("COMMITTED", 0), log.history())
+    log.project()
+    assert OP in log.collection(UNSAFE)
+    log.append(OP, resolved("COMMITTED", 2), log.history())
+    log.project()
+    assert (log.collection(UNSAFE), log.collection(OPEN)) == ({}, {})
+
+
+def test_a_resolution_before_the_record_does_not_clear_it(log: MemoryPartition) -> None:
+    """Its author could not have known."""
+    log.append(OP, intended("a"))
+    log.append(OP, resolved("ABSENT", 0), log.history())
+    log.append_raw(OP, "undecodable")
+    log.project()
+    log.append(OP, intended("b"), log.history())
+    log.project()
+    assert OP in log.collection(UNSAFE)
+
+
+def test_raw_bytes_become_an_entry_or_a_problem() -> None:
+    """Nothing raises: the problem is the answer."""
+    good = Record(OP, (), encoded(intended("a")))
+    raw = history.encode(good)
+    assert read_entry(EFFECTS, 3, 7, key=OP.encode(), value=raw).record == good
+    for key, value, problem in (
+        (None, raw, "missing"),
+        (b"", raw, "missing"),
+        (b"\xff", raw, "UTF-8"),
+        (OP.encode(), None, "tombstone"),
+        (OP.encode(), b"", "undecodable"),
+        (OP.encode(), raw[:-1], "undecodable"),
+        (b"other", raw, "names another key"),
+    ):
+        entry = read_entry(EFFECTS, 3, 7, key=key, value=value)
+        assert entry.record is None
+        assert problem in entry.problem
+        assert (entry.offset, entry.time_ms) == (3, 7)
+
+
+# -- indexes -------------------------------------------------------------------------------
+
+
+def test_open_operations_are_indexed_until_they_are_settled(log: MemoryPartition) -> None:
+    """Owned, in doubt, with an anomaly: open. Free and committed: not."""
+    log.append(OP, intended("a"))
+    log.project()
+    assert log.collection(OPEN) == {OP: b"owned"}
+    log.append(OP, effect("IN_DOUBT", "a"), log.history())
+    log.project()
+    assert log.collection(OPEN) == {OP: b"in doubt"}
+    log.append(OP, committed("a"), log.history())
+    log.project()
+    assert log.collection(OPEN) == {}
+    log.append(OP, intended("b"), log.history())
+    log.append(OP, committed("b"), log.history())
+    log.pay()
+    assert log.collection(OPEN) == {OP: b"committed"}
+
+
+def test_operations_are_indexed_by_every_agent_that_attempted_them(log: MemoryPartition) -> None:
+    """So that the guard finds an agent's effects without reading all."""
+    log.append(OP, intended("a"))
+    log.append(OP, intended("b", agent_id="second"), ())
+    log.pay()
+    assert log.collection("agent-ops/agent").keys() == log.collection("agent-ops/second").keys() == {OP}
+    assert log.collection(AGENTS_INDEX).keys() == {"agent", "second"}
+
+
+def test_sequence_numbers_are_kept_as_bitmaps(log: MemoryPartition) -> None:
+    """Of facts in a record's history too; numbers of facts that no session wrote are 0 and not kept."""
+    numbers = {1, 2, 9, SEQ_CHUNK - 1, SEQ_CHUNK, 3 * SEQ_CHUNK + 5}
+    for number in sorted(numbers):
+        op_id = f"op{number}"
+        log.append(op_id, intended("a", op_id=op_id, session_id="s", seq=number))
+    log.append("zero", intended("a", op_id="zero", session_id="s"))
+    log.project()
+    chunks = {int(key): data for key, data in log.collection(seqs("s")).items()}
+    assert bits_of(chunks) == numbers
+    assert set(chunks) == {0, 1, 3}
+    assert set_bits(None, ()) == bytes(SEQ_CHUNK // 8)
+
+
+def test_agents_documents_are_kept_by_family() -> None:
+    """Structure together, and checkpoints, absorptions and calls apart, so that each is read alone."""
+    log = MemoryPartition(AGENTS)
+    for key in (
+        log_keys.session("ag/1", "s"), log_keys.branch("ag/1", "b"), log_keys.rollback("ag/1", "r"),
+        log_keys.checkpoint("ag/1", "c"), log_keys.absorbed("ag/1", "s", "op"), log_keys.call("ag/1", "s", 4),
+    ):  # fmt: skip
+        log.append(key, opened("s", agent_id="ag/1"))
+    log.append(log_keys.LEDGER, agent_fact("LEDGER_CREATED", agent_id=""))
+    log.append("unknown/family", opened("s"))
+    log.project()
+    sizes = {name: len(log.collection(f"{name}/ag/1")) for name in ("agent", "checkpoints", "absorbed", "calls")}
+    assert sizes == {"agent": 3, "checkpoints": 1, "absorbed": 1, "calls": 1}
+    assert len(log.collection("ledger")) == 1
+    assert log.collection(AGENTS_INDEX).keys() == {"ag/1"}
+    assert log.collection(SET_ASIDE).keys() == {"7"}
+
+
+def test_which_document_holds_a_key() -> None:
+    """One for each operation, fence and agent key; none for markers and unknown forms."""
+    assert document_of(Topic.EFFECTS, OP) == DocumentKey(OPS, OP)
+    assert document_of(Topic.EFFECTS, log_keys.horizon(0, lambda _: 0)) is None
+    assert document_of(Topic.AGENTS, log_keys.horizon(0, lambda _: 0)) is None
+    assert document_of(Topic.EFFECTS, "~other") is None
+    assert document_of(Topic.AGENTS, OP) is None
