@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .attempt_faces import AsyncAttempt, Attempt
     from .calls import EffectNotExecuted
     from .engine import Limits
     from .errors import (
@@ -48,10 +49,11 @@ if TYPE_CHECKING:
     from .replay import ReplayedOperation
     from .resolutions import OpenOperation, ProbeAnswer
     from .service import AgentWatermark
-    from .session_faces import AgentSession, AsyncAgentSession, AsyncAttempt, Attempt
+    from .session_faces import AgentSession, AsyncAgentSession
     from .watermarks import Watermark
 
 _HOMES = {
+    "attempt_faces": ["AsyncAttempt", "Attempt"],
     "calls": ["EffectNotExecuted"],
     "engine": ["Limits"],
     "errors": [
@@ -69,7 +71,7 @@ _HOMES = {
     "replay": ["ReplayedOperation"],
     "resolutions": ["OpenOperation", "ProbeAnswer"],
     "service": ["AgentWatermark"],
-    "session_faces": ["AgentSession", "AsyncAgentSession", "AsyncAttempt", "Attempt"],
+    "session_faces": ["AgentSession", "AsyncAgentSession"],
     "watermarks": ["Watermark"],
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

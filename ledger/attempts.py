@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .calls import Call
 from .errors import (
     DivergenceHeldError,
     FencedError,
@@ -42,45 +43,12 @@ from .operations import (
     AttemptState,
     Operation,
     Status,
-    skips_confirmation,
 )
 from .sessions import OpenAttempt, SessionState
 from .view import OperationView
 
 OWNER_LOOK_S = 1.0
 """How often a waiter looks whether the owner was fenced."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """What a caller wants done, once: the operation and the arguments of this attempt.
-
-    Attributes:
-        arguments: canonical JSON of all arguments; kept for people and probes.
-        deadline_s: from the intent to the start of the effect.
-        wait_s: how long to wait for another owner's decision.
-        longest_run_s: the tool's declared longest run; negative when not declared.
-        supplied_key: a key that the model made up: recorded, never used.
-    """
-
-    op_id: str
-    tool: str
-    effect_class: EffectClass
-    order_safe: bool = False
-    identity_digest: str = ""
-    content_digest: str = ""
-    arguments: bytes | None = None
-    resource: str = ""
-    cascades: tuple[str, ...] = ()
-    supplied_key: str = ""
-    deadline_s: float = 30.0
-    wait_s: float = 30.0
-    longest_run_s: float = -1.0
-
-    @property
-    def unconfirmed(self) -> bool:
-        """Whether it may run without being confirmed as the only one."""
-        return skips_confirmation(self.effect_class, order_safe=self.order_safe)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_type_hints
 
-from .attempts import Call
 from .errors import InvalidArgumentError
 from .facts import EffectClass
 from .identity import (
@@ -21,10 +20,43 @@ from .identity import (
     digest,
     keyed_op_id,
 )
+from .operations import skips_confirmation
 
 
 class EffectNotExecuted(Exception):  # noqa: N818 (says what is so, not that something is wrong)
     """Raised by a tool to say that its effect certainly did not happen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a caller wants done, once: the operation and the arguments of this attempt.
+
+    Attributes:
+        arguments: canonical JSON of all arguments; kept for people and probes.
+        deadline_s: from the intent to the start of the effect.
+        wait_s: how long to wait for another owner's decision.
+        longest_run_s: the tool's declared longest run; negative when not declared.
+        supplied_key: a key that the model made up: recorded, never used.
+    """
+
+    op_id: str
+    tool: str
+    effect_class: EffectClass
+    order_safe: bool = False
+    identity_digest: str = ""
+    content_digest: str = ""
+    arguments: bytes | None = None
+    resource: str = ""
+    cascades: tuple[str, ...] = ()
+    supplied_key: str = ""
+    deadline_s: float = 30.0
+    wait_s: float = 30.0
+    longest_run_s: float = -1.0
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether it may run without being confirmed as the only one."""
+        return skips_confirmation(self.effect_class, order_safe=self.order_safe)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

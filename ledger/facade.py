@@ -25,8 +25,9 @@ from .operations import Operation
 from .ports import Store
 from .replay import ReplayedOperation
 from .resolutions import OpenOperation, ProbeAnswer
+from .running import wait
 from .service import AgentWatermark, Probe, Service, as_policy
-from .session_faces import AgentSession, AsyncAgentSession, wait
+from .session_faces import AgentSession, AsyncAgentSession, Opening
 from .setup import initialise
 from .stores import open_store
 from .view import AgentView, OperationView
@@ -138,7 +139,7 @@ class Ledger(_Base):
             scope: the unit of work (a run, a task, a ticket) for op ids that are derived from
                 arguments; the agent's id if not given.
         """
-        return AgentSession(self._service, self.submit, agent, branch, resumed_from, scope)
+        return AgentSession(self._service, self.submit, Opening(agent, branch, resumed_from, scope))
 
     def fork(self, agent: str, branch: str, *, checkpoint: str) -> None:
         """Begin a branch at a checkpoint; siblings share op ids, and the first commit wins."""
@@ -333,7 +334,7 @@ class AsyncLedger(_Base):
         scope: str = "",
     ) -> AsyncAgentSession:
         """A session, opened by `async with` or by `await ….open()`; see `Ledger.session`."""
-        return AsyncAgentSession(self._service, self.submit, agent, branch, resumed_from, scope)
+        return AsyncAgentSession(self._service, self.submit, Opening(agent, branch, resumed_from, scope))
 
     async def fork(self, agent: str, branch: str, *, checkpoint: str) -> None:
         """See `Ledger.fork`."""

@@ -15,7 +15,7 @@ import hashlib
 import math
 import uuid
 from collections.abc import Callable, Mapping
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from enum import Enum
 from typing import Any
 
@@ -61,7 +61,9 @@ def canonical(value: Any, *, field: str = "arguments") -> bytes:
     """Canonical JSON of `value`. Raises InvalidArgumentError for what has no canonical form."""
     try:
         return rfc8785.dumps(_tagged(value, field))
-    except (rfc8785.CanonicalizationError, RecursionError, UnicodeEncodeError) as error:
+    except InvalidArgumentError:
+        raise
+    except (rfc8785.CanonicalizationError, RecursionError, ValueError) as error:  # of text, or of an enormous integer
         raise InvalidArgumentError(
             f"{field}: has no canonical JSON form ({error}).",
             next_step="Use text, numbers, booleans, None, lists, and dicts with text keys.",
@@ -77,7 +79,7 @@ def _tagged(value: Any, field: str) -> Any:
         if isinstance(value, kind):
             return rule(value, field)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _tagged(dataclasses.asdict(value), field)
+        return {item.name: _tagged(getattr(value, item.name), field) for item in dataclasses.fields(value)}
     if hasattr(value, "model_dump"):
         return _tagged(value.model_dump(mode="json"), field)
     raise _no_form(value, field)
@@ -92,6 +94,14 @@ def _float(value: float, field: str) -> Any:
     if not math.isfinite(value):
         raise _no_form(value, field)
     return int(value) if value.is_integer() and abs(value) <= _SAFE_INTEGER else value
+
+
+def _decimal(value: Decimal, field: str) -> Any:
+    """Exactly, whatever the thread's decimal context: its precision must not make two amounts one."""
+    if not value.is_finite():
+        raise _no_form(value, field)
+    exact = Context(prec=max(1, len(value.as_tuple().digits)), Emin=MIN_EMIN, Emax=MAX_EMAX, capitals=1)
+    return {"$decimal": exact.to_sci_string(value.normalize(exact)) if value else "0"}
 
 
 def _mapping(value: Mapping[Any, Any], field: str) -> Any:
@@ -118,7 +128,7 @@ _RULES: tuple[tuple[Any, Callable[[Any, str], Any]], ...] = (
         (set, frozenset),
         lambda value, field: {"$set": sorted((_tagged(item, field) for item in value), key=rfc8785.dumps)},
     ),
-    (Decimal, lambda value, _: {"$decimal": str(value.normalize())}),
+    (Decimal, _decimal),
     ((dt.datetime, dt.date, dt.time), lambda value, _: {"$time": value.isoformat()}),
     (uuid.UUID, lambda value, _: str(value)),
     ((bytes, bytearray), lambda value, _: {"$bytes": base64.b64encode(bytes(value)).decode()}),
@@ -147,6 +157,9 @@ def derived_op_id(*, scope: str, tool: str, identity: Mapping[str, Any], occurre
 
 
 def keyed_op_id(*, tool: str, key: str, occurrence: int = 1) -> str:
-    """The op_id of a call with a business key. The tool is part of it."""
-    repeat = f"#{occurrence}" if occurrence != 1 else ""
+    """The op_id of a call with a business key. The tool is part of it.
+
+    A key that holds a ``#`` always says its occurrence: else "a#2" and the second "a" would be one.
+    """
+    repeat = f"#{occurrence}" if occurrence != 1 or "#" in key else ""
     return f"{tool}:{key}{repeat}"

@@ -43,6 +43,9 @@ from .ports import DocumentKey
 from .view import AgentView, age_s
 from .watermarks import Watermark
 
+UNDER_WAY_S = 1.0
+"""How long an effect that looks owned is looked at again: its outcome may be written and not applied yet."""
+
 
 async def authorize(
     engine: Engine,
@@ -66,9 +69,15 @@ async def authorize(
         StaleProjectionError: it cannot be decided now; nothing was authorised.
     """
     deadline = engine.clock.monotonic() + engine.limits.apply_s
-    view = await engine.view.known_agent(agent_id)
-    evidence = await gather(engine, view, checkpoint_id, branch_id=branch_id, restored=restored)
-    early = decide(evidence, policy)
+    patience = engine.clock.monotonic() + UNDER_WAY_S
+    while True:
+        view = await engine.view.known_agent(agent_id)
+        evidence = await gather(engine, view, checkpoint_id, branch_id=branch_id, restored=restored)
+        early = decide(evidence, policy)
+        kinds = {reason.kind for reason in early.reasons}
+        if kinds != {ReasonKind.EFFECT_OWNED} or engine.clock.monotonic() >= patience:
+            break
+        await asyncio.sleep(0.05)
     transient = {ReasonKind.WATERMARK_AHEAD}
     if not early.authorised and not all(reason.kind in transient for reason in early.reasons):
         return early

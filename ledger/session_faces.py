@@ -1,33 +1,38 @@
-"""A session in a user's hands: the decorator, the context manager, and plain calls."""
+"""A session in a user's hands, for synchronous code and for asyncio."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
-from contextvars import ContextVar
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
-from . import attempts, sessions
-from .attempts import Call, Claim
-from .calls import EffectOptions, Tool
+from . import sessions
+from .attempt_faces import AsyncAttempt, Attempt
+from .attempts import Claim
+from .calls import Call, EffectOptions, Tool
 from .errors import FencedError, InvalidArgumentError
-from .facts import EffectClass, ResultForm
+from .facts import EffectClass
 from .guard import Policy
 from .positions import Position
 from .replay import ReplayedOperation
+from .running import EffectFunction, Submit, current, decorated, wait
 from .service import Service
 from .watermarks import Watermark
 
 T = TypeVar("T")
-R_co = TypeVar("R_co", covariant=True)
 P = ParamSpec("P")
-Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 
-_current: ContextVar[Claim | None] = ContextVar("fencepost_current", default=None)
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a session is to be opened."""
+
+    agent: str
+    branch: str
+    resumed_from: str | Watermark | None = None
+    scope: str = ""
 
 
 class _SessionBase:
@@ -37,17 +42,13 @@ class _SessionBase:
         self,
         service: Service,
         submit: Submit,
-        agent: str,
-        branch: str,
-        resumed_from: str | Watermark | None,
-        scope: str,
+        opening: Opening,
     ) -> None:
-        self.agent_id = agent
-        self.branch_id = branch
-        self._service = service
+        self.agent_id = opening.agent
+        self.branch_id = opening.branch
         self.submit = submit
-        self._resumed_from = resumed_from
-        self._scope = scope
+        self._service = service
+        self._opening = opening
         self._state: sessions.SessionState | None = None
 
     @property
@@ -85,7 +86,7 @@ class _SessionBase:
     @property
     def current(self) -> Claim:
         """Inside a running effect: its claim, with `idempotency_key` and `round`."""
-        claim = _current.get()
+        claim = current.get()
         if claim is None:
             raise InvalidArgumentError(
                 "current: no effect is running here.",
@@ -151,7 +152,7 @@ class _SessionBase:
                 cascades=tuple(cascades),
                 key_argument=key_argument,
             )
-            return cast(EffectFunction[P, T], _decorated(self, described))
+            return cast(EffectFunction[P, T], decorated(self, described))
 
         return decorate
 
@@ -179,290 +180,8 @@ class _SessionBase:
         )
         return declared, call
 
-
-class EffectFunction(Protocol[P, R_co]):
-    """A decorated function: runs the effect at most once a round, or returns the recorded result."""
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Run it, or get the recorded result."""
-        ...
-
-    def occurrence(self, number: int) -> Callable[P, R_co]:
-        """The same function for the `number`-th wanted repeat, from 1."""
-        ...
-
-    def op_id(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """The op_id that this call would have; runs nothing."""
-        ...
-
-
-def _decorated(session: _SessionBase, tool: Tool) -> Any:
-    def numbered(number: int) -> Any:
-        if inspect.iscoroutinefunction(tool.function):
-
-            @functools.wraps(tool.function)
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
-                return await _run_async(session, tool, args, kwargs, number)
-
-            return awaited
-
-        @functools.wraps(tool.function)
-        def plain(*args: Any, **kwargs: Any) -> Any:
-            return _run_sync(session, tool, args, kwargs, number)
-
-        return plain
-
-    def op_id(*args: Any, **kwargs: Any) -> str:
-        return tool.bind(args, kwargs, scope=session.state.scope, occurrence=1).op_id
-
-    function = numbered(1)
-    function.occurrence = numbered
-    function.op_id = op_id
-    return function
-
-
-# -- running ---------------------------------------------------------------------------
-#
-# The two runners differ only in `await`; what happens to an exception is decided by
-# `_outcome_of`, once for both.
-
-
-def _run_sync(session: _SessionBase, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], number: int) -> Any:
-    call = tool.bind(args, kwargs, scope=session.state.scope, occurrence=number)
-    if _unrecorded(tool):
-        return tool.function(*args, **kwargs)
-    claim = wait(session.submit(attempts.begin(session.state, call)))
-    if not claim.owned and not _reads_again(tool):
-        return _recorded(tool, claim)
-    token = _current.set(claim)
-    try:
-        args, kwargs = tool.arguments(args, kwargs, claim.idempotency_key)
-        claim.start()
-        value = tool.function(*args, **kwargs)
-    except BaseException as error:
-        wait(session.submit(_outcome_of(claim, tool.options, error)))
-        raise
-    finally:
-        _current.reset(token)
-    if claim.owned:
-        wait(session.submit(attempts.commit(claim, value, encode=tool.encode)))
-    return value
-
-
-async def _run_async(
-    session: _SessionBase, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], number: int
-) -> Any:
-    call = tool.bind(args, kwargs, scope=session.state.scope, occurrence=number)
-    if _unrecorded(tool):
-        return await tool.function(*args, **kwargs)
-    claim = await asyncio.wrap_future(session.submit(attempts.begin(session.state, call)))
-    if not claim.owned and not _reads_again(tool):
-        return _recorded(tool, claim)
-    token = _current.set(claim)
-    try:
-        args, kwargs = tool.arguments(args, kwargs, claim.idempotency_key)
-        claim.start()
-        value = await tool.function(*args, **kwargs)
-    except BaseException as error:
-        # Shielded: a cancelled task must still record what it knows.
-        await asyncio.shield(asyncio.wrap_future(session.submit(_outcome_of(claim, tool.options, error))))
-        raise
-    finally:
-        _current.reset(token)
-    if claim.owned:
-        settle = attempts.commit(claim, value, encode=tool.encode)
-        await asyncio.shield(asyncio.wrap_future(session.submit(settle)))
-    return value
-
-
-async def _outcome_of(claim: Claim, options: EffectOptions, error: BaseException) -> None:
-    """Record what an exception out of an effect says about it."""
-    if not claim.owned or claim.decided:
-        return
-    why = f"{type(error).__name__}: {error}"[:500]
-    if not claim.started or options.certainly_not(error) or claim.call.unconfirmed:
-        await attempts.fail(claim, why)
-    else:
-        await attempts.doubt(claim, why)
-
-
-def _unrecorded(tool: Tool) -> bool:
-    """Reads go past the ledger unless their results are to be recorded."""
-    return tool.options.kind is EffectClass.READ and not tool.options.record
-
-
-def _reads_again(tool: Tool) -> bool:
-    """A read runs whenever it is asked for; its first result stays recorded."""
-    return tool.options.kind is EffectClass.READ
-
-
-def _recorded(tool: Tool, claim: Claim) -> Any:
-    settled = claim.operation.settled
-    if claim.operation.result_form is ResultForm.JSON and settled is not None and settled.result is not None:
-        try:
-            return tool.decode(settled.result)
-        except ValueError:  # recorded under another annotation: give what is there
-            return claim.recorded_result()
-    return claim.recorded_result()
-
-
-def wait(future: Future[T]) -> T:
-    """The future's result; an interrupted wait cancels the work."""
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
-
-
-# -- attempts --------------------------------------------------------------------------
-
-
-class _AttemptBase:
-    """An attempt in a user's hands. Reading `owned` as True takes the permit to run."""
-
-    def __init__(self, session: _SessionBase, options: EffectOptions, call: Call) -> None:
-        self._session = session
-        self._options = options
-        self._call = call
-        self._claim: Claim | None = None
-
-    @property
-    def claim(self) -> Claim:
-        """The claim, once it was begun."""
-        if self._claim is None:
-            raise InvalidArgumentError("attempt: it was not begun.", next_step="Enter it with `with`.", field="attempt")
-        return self._claim
-
-    @property
-    def op_id(self) -> str:
-        """The operation's id."""
-        return self._call.op_id
-
-    @property
-    def owned(self) -> bool:
-        """Whether this attempt may run the effect, now and once; reading True starts it.
-
-        Raises StaleProjectionError past the deadline: it was withdrawn, run nothing.
-        """
-        claim = self.claim
-        if claim.owned:
-            claim.start()
-        return claim.owned
-
-    @property
-    def idempotency_key(self) -> str:
-        """The key to hand to the tool."""
-        return self.claim.idempotency_key
-
-    @property
-    def round(self) -> int:
-        """The operation's round, from 1."""
-        return self.claim.round
-
-    @property
-    def result(self) -> Any:
-        """Its own result once committed, or the recorded one. Raises ResultNotRecordedError."""
-        claim = self.claim
-        return claim.value if claim.owned else claim.recorded_result()
-
-    async def _begin(self) -> None:
-        self._claim = await attempts.begin(self._session.state, self._call)
-
-    async def _leave(self, error: BaseException | None) -> None:
-        claim = self.claim
-        if not claim.owned or claim.decided:
-            return
-        if error is not None:
-            await _outcome_of(claim, self._options, error)
-        elif not claim.started:
-            await attempts.fail(claim, "withdrawn: it was never started")
-        else:
-            await attempts.doubt(claim, "left without saying whether the effect happened")
-
-    async def _commit(self, value: Any, reference: str) -> None:
-        self._require_open()
-        await attempts.commit(self.claim, value, reference=reference)
-
-    async def _fail(self, why: str) -> None:
-        self._require_open()
-        await attempts.fail(self.claim, why)
-
-    async def _doubt(self, why: str) -> None:
-        self._require_open()
-        await attempts.doubt(self.claim, why)
-
-    def _require_open(self) -> None:
-        claim = self.claim
-        if not claim.owned or claim.decided:
-            state = claim.decided or "not owned by this attempt"
-            raise InvalidArgumentError(
-                f"attempt: {self.op_id} is {state}; it cannot be decided again.",
-                next_step="Read `result`.",
-                field="attempt",
-            )
-        claim.started = True
-
-
-class Attempt(_AttemptBase):
-    """An attempt, synchronously: a context manager, or begun and decided by plain calls."""
-
-    def begin(self) -> Self:
-        """Claim the operation, or learn what became of it; see `attempts.begin` for what it raises."""
-        wait(self._session.submit(self._begin()))
-        return self
-
-    def commit(self, value: Any = None, *, reference: str = "") -> None:
-        """The effect happened. `reference`: where a result that is too large can be found."""
-        wait(self._session.submit(self._commit(value, reference)))
-
-    def fail(self, why: str = "") -> None:
-        """The effect certainly did not happen; the operation is free again."""
-        wait(self._session.submit(self._fail(why)))
-
-    def doubt(self, why: str = "") -> None:
-        """The effect may or may not have happened."""
-        wait(self._session.submit(self._doubt(why)))
-
-    def __enter__(self) -> Self:
-        return self.begin()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        wait(self._session.submit(self._leave(error)))
-
-
-class AsyncAttempt(_AttemptBase):
-    """An attempt, for asyncio."""
-
-    async def begin(self) -> Self:
-        """See `Attempt.begin`."""
-        await asyncio.wrap_future(self._session.submit(self._begin()))
-        return self
-
-    async def commit(self, value: Any = None, *, reference: str = "") -> None:
-        """See `Attempt.commit`."""
-        await asyncio.shield(asyncio.wrap_future(self._session.submit(self._commit(value, reference))))
-
-    async def fail(self, why: str = "") -> None:
-        """See `Attempt.fail`."""
-        await asyncio.shield(asyncio.wrap_future(self._session.submit(self._fail(why))))
-
-    async def doubt(self, why: str = "") -> None:
-        """See `Attempt.doubt`."""
-        await asyncio.shield(asyncio.wrap_future(self._session.submit(self._doubt(why))))
-
-    async def __aenter__(self) -> Self:
-        return await self.begin()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.shield(asyncio.wrap_future(self._session.submit(self._leave(error))))
-
-
-# -- the two faces of a session --------------------------------------------------------
+    def _successor(self) -> Opening:
+        return Opening(self.agent_id, self.branch_id, scope=self.state.scope)
 
 
 class AgentSession(_SessionBase):
@@ -471,7 +190,7 @@ class AgentSession(_SessionBase):
     def open(self) -> Self:
         """Open it: its predecessor is fenced. See `sessions.open_session` for what it raises."""
         opening = self._service.open_session(
-            self.agent_id, self.branch_id, resumed_from=self._resumed_from, scope=self._scope
+            self.agent_id, self.branch_id, resumed_from=self._opening.resumed_from, scope=self._opening.scope
         )
         self._state = wait(self.submit(opening))
         return self
@@ -528,7 +247,7 @@ class AgentSession(_SessionBase):
 
         Raises UnsafeRollbackError; then this session may be over as well (`verdict.fenced`).
         """
-        successor = AgentSession(self._service, self.submit, self.agent_id, self.branch_id, None, self.state.scope)
+        successor = AgentSession(self._service, self.submit, self._successor())
         going_back = self._service.roll_back(self.state, checkpoint, str(policy), restored)
         return successor.adopt(wait(self.submit(going_back)))
 
@@ -558,7 +277,7 @@ class AsyncAgentSession(_SessionBase):
     async def open(self) -> Self:
         """See `AgentSession.open`."""
         opening = self._service.open_session(
-            self.agent_id, self.branch_id, resumed_from=self._resumed_from, scope=self._scope
+            self.agent_id, self.branch_id, resumed_from=self._opening.resumed_from, scope=self._opening.scope
         )
         self._state = await self._call(opening)
         return self
@@ -608,7 +327,7 @@ class AsyncAgentSession(_SessionBase):
         self, checkpoint: str, *, policy: Policy | str = Policy.STRICT, restored: str = ""
     ) -> AsyncAgentSession:
         """See `AgentSession.rollback`."""
-        successor = AsyncAgentSession(self._service, self.submit, self.agent_id, self.branch_id, None, self.state.scope)
+        successor = AsyncAgentSession(self._service, self.submit, self._successor())
         going_back = self._service.roll_back(self.state, checkpoint, str(policy), restored)
         return successor.adopt(await self._call(going_back))
 

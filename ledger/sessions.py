@@ -27,6 +27,7 @@ from .errors import (
     RefusedError,
     RollbackPendingError,
     StaleProjectionError,
+    StoreError,
     StoreUnavailableError,
 )
 from .facts import AgentFact, AgentKind, Crossed, EffectClass, EffectFact, EffectKind
@@ -39,6 +40,8 @@ from .watermarks import Point, Watermark
 
 STALE_ROLLBACK_S = 60.0
 """A rollback that nobody decided for so long may be withdrawn by whoever needs the branch."""
+CLOSING_S = 5.0
+"""How long the close of a session may wait until it is applied."""
 
 
 class Sequence:
@@ -525,7 +528,22 @@ async def close_session(state: SessionState) -> None:
             voided=tuple(sorted(state.sequence.voided)),
         )
         state.ended = "closed"
-        await engine.publish_agent(log_keys.session(state.agent_id, state.session_id), fact)
+        offset = await engine.publish_agent(log_keys.session(state.agent_id, state.session_id), fact)
+        await _wait_for_the_end(state, offset)
+
+
+async def _wait_for_the_end(state: SessionState, offset: int | None) -> None:
+    """Give the projection a moment, so that a session opened right after finds where this one ended."""
+    engine = state.engine
+    partition = engine.view.agents_partition(state.agent_id)
+
+    async def applied() -> bool | None:
+        header = (await engine.view.read(partition, [])).header
+        return True if offset is None or header.applied_offset > offset else None
+
+    deadline = engine.clock.monotonic() + min(engine.limits.apply_s, CLOSING_S)
+    with contextlib.suppress(StoreError):
+        await engine.wait_until(partition, applied, deadline=deadline, beyond=offset)
 
 
 async def _decide_open_attempts(state: SessionState) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from .errors import InvalidArgumentError
 from .positions import Topic
@@ -53,7 +53,7 @@ class StoreUrl:
 
 def parse(text: str) -> StoreUrl:
     """The URL in its parts. Raises InvalidArgumentError (field `url`)."""
-    parts = urlsplit(text)
+    parts = _split(text)
     if parts.scheme == "sqlite":
         path = unquote(parts.path)
         if parts.netloc or parts.query or parts.fragment or not path.strip("/"):
@@ -66,7 +66,7 @@ def parse(text: str) -> StoreUrl:
 
 def _kafka(text: str) -> StoreUrl:
     example = "kafka://host:9092/fencepost?projection=redis://host:6379/0"
-    parts = urlsplit(text)
+    parts = _split(text)
     query = parts.query.replace("+", "%2B")  # a plus stands for itself: redis+cluster://, passwords
     options = {name: values[-1] for name, values in parse_qs(query).items()}
     unknown = set(options) - {"projection", "registry", "development", "generation"}
@@ -75,7 +75,7 @@ def _kafka(text: str) -> StoreUrl:
     generation = options.get("generation", "0")
     if unknown or not generation.isdecimal() or not parts.netloc or not _PREFIX.fullmatch(prefix):
         raise _invalid(text, example)
-    if urlsplit(projection).scheme not in {"redis", "rediss", "redis+cluster"}:
+    if _split(projection).scheme not in {"redis", "rediss", "redis+cluster"}:
         raise _invalid(text, example)
     return StoreUrl(
         text,
@@ -87,6 +87,13 @@ def _kafka(text: str) -> StoreUrl:
         development=options.get("development", "") in {"1", "true", "yes"},
         generation=int(generation),
     )
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError as error:  # brackets that are no IPv6 address
+        raise _invalid(text, "sqlite:///… or kafka://…") from error
 
 
 def _invalid(text: str, example: str) -> InvalidArgumentError:

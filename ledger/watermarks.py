@@ -21,7 +21,11 @@ from .positions import Position
 
 _PREFIX = "fencepost:w1:"
 _TOKEN = re.compile(r"\[\[fencepost:w1:([^\s:\[\]]+):([^\s:\[\]]+):([^\s:\[\]]+):(\d+\.\d+):(\d+):([0-9a-f]{10})\]\]")
-_TRACE = re.compile(r"fence\s?post\s?:\s?w\d|\[\[\s*fence", re.IGNORECASE)
+_TRACE = re.compile(
+    r"fence\s?post\s?:\s?w\d|\[\[\s*fence"  # how a token begins
+    r"|\d\.\d+:\d+:[0-9a-f]{10}(?![0-9a-f])",  # and how it ends: where only its beginning was damaged or cut off
+    re.IGNORECASE,
+)
 
 
 class Point(NamedTuple):

@@ -30,9 +30,7 @@ def services(store_kind: str, request: pytest.FixtureRequest) -> tuple[str, str]
 
 
 @pytest.fixture(scope="module")
-def home(
-    store_kind: str, services: tuple[str, str] | None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Home]:
+def home(store_kind: str, services: tuple[str, str] | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """A ledger that the tests of a module share; each has names of its own in it."""
     home = new_home(store_kind, tmp_path_factory.mktemp("home"), services)
     yield home

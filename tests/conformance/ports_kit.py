@@ -30,7 +30,9 @@ async def opened(url: str) -> AsyncIterator[Store]:
         await store.close()
 
 
-def intent(op_id: str, attempt_id: str, *, session_id: str = "s", seq: int = 0, arguments: bytes | None = None) -> bytes:
+def intent(
+    op_id: str, attempt_id: str, *, session_id: str = "s", seq: int = 0, arguments: bytes | None = None
+) -> bytes:
     """The bytes of an intent."""
     return encode_effect(
         EffectFact(

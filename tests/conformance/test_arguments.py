@@ -10,7 +10,7 @@ from conformance.worlds import World
 from fencepost.ledger import EffectClass, FencedError, InvalidArgumentError, Ledger, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fencepost.ledger import AgentSession
 
@@ -29,7 +29,7 @@ def test_unusable_ids(session: AgentSession, world: World, ledger: Ledger, value
     """Blank, null, oversized and unprintable ids are refused wherever something is made, naming the field."""
     session.checkpoint("c")
     seen = session.attempt("t", key=world.key("k"), kind=IRREVERSIBLE).begin()
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "agent": lambda: ledger.session(value).open(),
         "branch": lambda: ledger.session(world.agent, value).open(),
         "checkpoint": lambda: session.checkpoint(value),
@@ -73,7 +73,7 @@ def test_unusable_business_keys(session: AgentSession, value: Any) -> None:
 def test_missing_business_key(session: AgentSession) -> None:
     """A key function that gives nothing is refused: no operation is named by accident."""
 
-    @session.effect("t", kind=IRREVERSIBLE, key=lambda order: None)  # type: ignore[arg-type,return-value]
+    @session.effect("t", kind=IRREVERSIBLE, key=lambda **_: None)  # type: ignore[arg-type]
     def tool(order: str) -> None:
         raise AssertionError(order)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from conformance.worlds import World, charge, never_suggests_a_retry
+from conformance.worlds import World, charge, never_suggests_a_retry, until
 
 from fencepost.ledger import (
     EffectClass,
@@ -55,8 +55,8 @@ def test_checkpoint_drains_what_was_written_in_the_background(world: World, ledg
                 attempt.commit(number)
         mark = session.checkpoint("c")
         assert mark.seq == 50
-        assert ledger.watermark(world.agent).mark.seq >= 50
-        assert len(ledger.operations(world.agent)) == 50
+        until(lambda: ledger.watermark(world.agent).mark.seq >= 50)
+        until(lambda: len(ledger.operations(world.agent)) == 50)
     assert ledger.replay_forward(world.agent, since="c") == []
 
 
@@ -119,11 +119,9 @@ def test_closing_with_a_call_open(world: World, ledger: Ledger, *, started: bool
     if started:
         assert attempt.owned
     session.close()
-    status = ledger.operation(attempt.op_id).operation.status
-    assert status is (Status.IN_DOUBT if started else Status.FREE)
-    report = ledger.watermark(world.agent)
-    assert report.sealed
-    assert report.mark.seq == report.highest_seq
+    world.status(attempt.op_id, Status.IN_DOUBT if started else Status.FREE)
+    until(lambda: ledger.watermark(world.agent).mark.seq == ledger.watermark(world.agent).highest_seq)
+    assert ledger.watermark(world.agent).sealed
 
 
 @pytest.mark.slow
@@ -145,8 +143,8 @@ def test_killed_between_the_steps(world: World, ledger: Ledger, point: str, hits
     told = answer["error"] or ("ran" if answer["ran"] else "recorded")
     assert told == restarted
     assert world.hits("step") == max(hits, told == "ran")
-    waiting = [item.operation.op_id for item in ledger.in_doubt(world.agent)]
-    assert waiting == ([world.op_id("step")] if restarted == "OperationInDoubtError" else [])
+    waiting = [world.op_id("step")] if restarted == "OperationInDoubtError" else []
+    until(lambda: [item.operation.op_id for item in ledger.in_doubt(world.agent)] == waiting)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conformance.worlds import World
+from conformance.worlds import World, until
 
 from fencepost.ledger import (
     EffectClass,
@@ -15,10 +15,7 @@ from fencepost.ledger import (
     Ledger,
     OperationConflictError,
     OperationInDoubtError,
-    RecordTooLargeError,
-    ResultNotRecordedError,
     StaleProjectionError,
-    TooManyAttemptsError,
 )
 from fencepost.ledger.operations import Status
 
@@ -35,6 +32,13 @@ UNUSABLE = ["", "   ", "x" * 600, "bell\x07", "null\x00", "line\nbreak", " edge 
 def session(world: World, ledger: Ledger) -> Iterator[AgentSession]:
     with ledger.session(world.agent) as session:
         yield session
+
+
+def break_off(session: AgentSession, key: str, error: Exception, *, start: bool = True) -> None:
+    """Leave an attempt by an exception, after its effect was started or before."""
+    with session.attempt(key=key, **SEND) as attempt:
+        assert not start or attempt.owned
+        raise error
 
 
 @dataclasses.dataclass
@@ -58,7 +62,7 @@ def test_decorator(session: AgentSession, world: World) -> None:
     assert order(item=world.key("b")).number == 2
     assert order.occurrence(2)(world.key("a")).number == 3
     assert order.occurrence(2)(world.key("a")).number == 3
-    assert order.__name__ == "order"
+    assert getattr(order, "__name__", "") == "order"
     assert order.__doc__ == "Order something."
     assert order.op_id(world.key("a"), note="x") == order.op_id(world.key("a"))
     assert len(runs) == 3
@@ -99,7 +103,7 @@ def test_idempotency_key_is_handed_over(session: AgentSession, world: World, led
         run(session)
     with ledger.session(f"other-{world.agent}") as other:
         run(other)
-    operation = ledger.operation(f"pay:{world.key('k')}").operation
+    operation = world.status(f"pay:{world.key('k')}", Status.COMMITTED)
     assert operation.idempotency_key == seen[0][0] == seen[1][0]
     ledger.resolve(operation.op_id, outcome="compensated", version=operation.version, by="ann", evidence="undone")
     run(session)
@@ -118,6 +122,7 @@ def test_a_key_that_the_model_made_up(session: AgentSession, world: World, ledge
 
     pay(world.key("k"), request_id="made-up-1")
     pay(world.key("k"), request_id="made-up-2")
+    until(lambda: len(ledger.operations(world.agent)) == 1)
     [view] = ledger.operations(world.agent)
     intent = next(iter(view.operation.attempts.values())).intent
     assert got == [view.operation.idempotency_key]
@@ -134,14 +139,13 @@ def test_context_manager(session: AgentSession, world: World, ledger: Ledger) ->
         pass
     with session.attempt(key=world.key("left"), **SEND) as left:
         assert left.owned
-    with pytest.raises(ZeroDivisionError), session.attempt(key=world.key("error"), **SEND) as broken:
-        assert broken.owned
-        raise ZeroDivisionError
-    with pytest.raises(ZeroDivisionError), session.attempt(key=world.key("early"), **SEND):
-        raise ZeroDivisionError
+    for name, start in [("error", True), ("early", False)]:
+        with pytest.raises(ZeroDivisionError):
+            break_off(session, world.key(name), ZeroDivisionError(), start=start)
     names = ["done", "idle", "left", "error", "early"]
-    found = [ledger.operation(world.op_id(name, "mail.send")).operation.status for name in names]
-    assert found == [Status.COMMITTED, Status.FREE, Status.IN_DOUBT, Status.IN_DOUBT, Status.FREE]
+    wanted = [Status.COMMITTED, Status.FREE, Status.IN_DOUBT, Status.IN_DOUBT, Status.FREE]
+    for name, status in zip(names, wanted, strict=True):
+        world.status(world.op_id(name, "mail.send"), status)
 
 
 def test_decided_once(session: AgentSession, world: World) -> None:
@@ -175,8 +179,8 @@ def test_tool_that_says_it_did_not_happen(session: AgentSession, world: World, l
         with pytest.raises(error):
             ship(world.key("p"))
     assert ship(world.key("p")) == "shipped"
-    [view] = ledger.operations(world.agent)
-    assert [a.state.value for a in view.operation.attempts.values()] == ["failed", "failed", "committed"]
+    operation = world.status(ship.op_id(world.key("p")), Status.COMMITTED)
+    assert [a.state.value for a in operation.attempts.values()] == ["failed", "failed", "committed"]
 
 
 @pytest.mark.parametrize("kind", [EffectClass.REPEATABLE, EffectClass.READ])
@@ -207,7 +211,7 @@ def test_idempotent_but_not_order_safe_is_confirmed(session: AgentSession, world
         put(world.key("v"))
     with pytest.raises(OperationInDoubtError):
         put(world.key("v"))
-    assert ledger.in_doubt(world.agent)
+    until(lambda: ledger.in_doubt(world.agent))
 
 
 def test_one_op_has_one_class_and_tool(session: AgentSession, world: World) -> None:
@@ -219,46 +223,6 @@ def test_one_op_has_one_class_and_tool(session: AgentSession, world: World) -> N
     assert "REPEATABLE" in caught.value.given
 
 
-@pytest.mark.parametrize(
-    ("value", "form"), [(object(), "NOT_ENCODABLE"), (float("nan"), "NOT_ENCODABLE"), ("\ud800", "NOT_ENCODABLE"), ("x" * 300_000, "TOO_LARGE")]
-)  # fmt: skip
-def test_result_that_cannot_be_kept_is_still_a_commit(session: AgentSession, world: World, value: Any, form: str) -> None:
-    """The effect happened: it is committed, its result is told to be elsewhere, and nobody runs it again."""
-    with session.attempt(key=world.key("r"), **SEND) as attempt:
-        assert attempt.owned
-        attempt.commit(value, reference="s3://bucket/result")
-    assert attempt.result is value
-    again = session.attempt(key=world.key("r"), **SEND).begin()
-    assert not again.owned
-    with pytest.raises(ResultNotRecordedError) as caught:
-        _ = again.result
-    assert (caught.value.form, caught.value.reference) == (form, "s3://bucket/result")
-    assert not caught.value.retryable
-
-
-def test_error_text_of_any_kind_is_recorded(session: AgentSession, world: World, ledger: Ledger) -> None:
-    """An exception whose text cannot be written as UTF-8, or is very long, still leaves its effect in doubt."""
-    for name, text in [("surrogate", "file \ud800 name"), ("long", "x" * 3_000_000)]:
-        with pytest.raises(TimeoutError), session.attempt(key=world.key(name), **SEND) as attempt:
-            assert attempt.owned
-            raise TimeoutError(text)
-        assert ledger.operation(attempt.op_id).operation.status is Status.IN_DOUBT
-
-
-def test_words_of_the_caller_do_not_lose_the_outcome(session: AgentSession, world: World, ledger: Ledger) -> None:
-    """What a caller says beside an outcome (a reason, a reference) cannot keep the outcome from being recorded."""
-    for name, text in [("surrogate", "\ud800"), ("long", "x" * 3_000_000)]:
-        for decision, status in [("fail", Status.FREE), ("doubt", Status.IN_DOUBT)]:
-            attempt = session.attempt(key=world.key(f"{name}-{decision}"), **SEND).begin()
-            assert attempt.owned
-            getattr(attempt, decision)(text)
-            assert ledger.operation(attempt.op_id).operation.status is status
-        attempt = session.attempt(key=world.key(f"{name}-commit"), **SEND).begin()
-        assert attempt.owned
-        attempt.commit(reference=text)
-        assert ledger.operation(attempt.op_id).operation.status is Status.COMMITTED
-
-
 def test_past_the_deadline_nothing_starts(session: AgentSession, world: World, ledger: Ledger) -> None:
     """An attempt that is begun too late to start is withdrawn: nothing runs, and the operation is free for the next."""
     with session.attempt(key=world.key("late"), deadline_s=0.05, **SEND) as attempt:
@@ -267,30 +231,7 @@ def test_past_the_deadline_nothing_starts(session: AgentSession, world: World, l
             pass
         with pytest.raises(StaleProjectionError):
             _ = attempt.owned
-    assert ledger.operation(attempt.op_id).operation.status is Status.FREE
+    world.status(attempt.op_id, Status.FREE)
     with session.attempt(key=world.key("late"), **SEND) as again:
         assert again.owned
         again.commit()
-
-
-def test_attempts_are_capped(world: World) -> None:
-    """An operation that fails for ever ends with a clear error, not with a record that no longer fits."""
-    ledger = world.open(max_attempts=3)
-    with ledger.session(world.agent) as session:
-        for _ in range(3):
-            session.attempt(key=world.key("c"), **SEND).begin().fail("no")
-        with pytest.raises(TooManyAttemptsError) as caught:
-            session.attempt(key=world.key("c"), **SEND).begin()
-        assert (caught.value.attempts, caught.value.limit) == (3, 3)
-
-
-def test_history_keeps_room_for_the_outcome(world: World) -> None:
-    """An intent is refused when the largest outcome might not fit into the operation's record any more."""
-    ledger = world.open(max_history_bytes=3000)
-    with ledger.session(world.agent) as session:
-        with pytest.raises(RecordTooLargeError) as caught:
-            for _ in range(20):
-                session.attempt(key=world.key("h"), **SEND).begin().fail("x" * 400)
-        assert caught.value.size_bytes > caught.value.limit_bytes == 3000
-        session.checkpoint("c")  # and leaves no hole in the sequence
-    assert ledger.watermark(world.agent).mark.seq == ledger.watermark(world.agent).highest_seq

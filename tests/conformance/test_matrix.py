@@ -40,7 +40,7 @@ def test_a_killed_after_the_effect(world: World, ledger: Ledger, point: str) -> 
 def test_a_killed_and_asked_for_by_another_agent(world: World, ledger: Ledger) -> None:
     """A: another agent that wants the same does not run it either, before and after the dead one is fenced."""
     world.worker(charge("A"), charge("A2", die="after effect")).dies()
-    patient = {"options": {"wait_s": 0.3}}
+    patient: dict[str, Any] = {"options": {"wait_s": 0.3}}
     [before] = world.run(charge("A2", **patient), agent=f"other-{world.agent}")
     assert before["error"] in {"OperationInFlightError", "OperationInDoubtError"}
     assert not before["ran"]
@@ -66,7 +66,7 @@ def test_b_two_processes_race(world: World, ledger: Ledger) -> None:
     [won] = winner.finish()
     assert won["error"] == ""
     assert world.hits("B") == 1
-    assert ledger.operation(world.op_id("B")).operation.status is Status.COMMITTED
+    world.status(world.op_id("B"), Status.COMMITTED)
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_b_many_processes_race(world: World, ledger: Ledger) -> None:
     assert sum(answer["ran"] for answer in answers) == 1
     assert len({answer["value"]["pid"] for answer in answers}) == 1
     assert world.hits("race") == 1
-    operation = ledger.operation(world.op_id("race")).operation
+    operation = world.status(world.op_id("race"), Status.COMMITTED)
     assert operation.anomalies == []
     assert [a.state for a in operation.attempts.values()].count(AttemptState.COMMITTED) == 1
 
@@ -139,8 +139,7 @@ def test_e_timeout_after_the_effect(world: World, ledger: Ledger) -> None:
     [third] = world.run(charge("E"))
     assert in_doubt(third)
     assert world.hits("E") == 1
-    operation = ledger.operation(world.op_id("E")).operation
-    assert operation.status is Status.IN_DOUBT
+    operation = world.status(world.op_id("E"), Status.IN_DOUBT)
     assert "TimeoutError" in (operation.owner.outcome.reason if operation.owner and operation.owner.outcome else "")
 
 
@@ -211,7 +210,7 @@ def test_k_effect_outlives_its_deadline(world: World, ledger: Ledger) -> None:
     [late] = slow.finish()
     assert late["error"] == ""
     assert world.hits("K") == 1
-    assert ledger.operation(world.op_id("K")).operation.anomalies == []
+    assert world.status(world.op_id("K"), Status.COMMITTED).anomalies == []
 
 
 def test_k_owner_is_gone_and_the_deadline_passed(world: World, ledger: Ledger) -> None:
@@ -230,6 +229,5 @@ def test_l_plan_carried_out_twice(world: World, ledger: Ledger) -> None:
     world.run(charge("L1", note="planned anew"), charge("L2", 70), agent=f"planner-{world.agent}")
     assert (world.hits("L1"), world.hits("L2")) == (1, 1)
     for name in ("L1", "L2"):
-        operation = ledger.operation(world.op_id(name)).operation
-        assert operation.status is Status.COMMITTED
+        operation = world.status(world.op_id(name), Status.COMMITTED)
         assert len(operation.attempts) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 from conformance.ports_kit import applied, intent, opened, place, published, record
 from conformance.worlds import Home, World
 
+from fencepost.ledger import InvalidArgumentError
 from fencepost.ledger import projection as docs
 from fencepost.ledger.history import PositionedFact
 from fencepost.ledger.ports import DocumentKey
@@ -237,11 +239,8 @@ def test_unknown_partition_is_not_answered_for(home: Home) -> None:
 
     async def work(store: Store) -> None:
         beyond = Partition(Topic.EFFECTS, store.log.partitions(Topic.EFFECTS))
-        try:
+        with contextlib.suppress(InvalidArgumentError):
             header = (await store.projection.read(beyond, [])).header
-        except ValueError as refused:
-            assert "partition" in str(refused)
-        else:
             assert (header.opened, header.applied_offset) == (False, 0)
 
     with_store(home, work)

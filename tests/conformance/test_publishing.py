@@ -106,6 +106,7 @@ def test_publish_fails_after_the_effect(
         with pytest.raises((OperationInFlightError, OperationInDoubtError)):
             world.charge(session, "effect", wait_s=0.2)
         session.close()
+        until(lambda: ledger.in_doubt(world.agent))
         [item] = ledger.in_doubt(world.agent)
         assert item.operation.op_id == world.op_id("effect")
         settled = ledger.resolve(
@@ -127,8 +128,7 @@ def test_commit_can_be_said_again(world: World, ledger: Ledger, session: AgentSe
         attempt.commit({"id": 7})
     faulty.heal()
     attempt.commit({"id": 7})
-    operation = ledger.operation(attempt.op_id).operation
-    assert (operation.status, operation.anomalies) == (Status.COMMITTED, [])
+    assert world.status(attempt.op_id, Status.COMMITTED).anomalies == []
 
 
 @pytest.mark.parametrize("written", [False, True])
@@ -147,8 +147,7 @@ def test_publish_fails_before_the_effect(
     session.checkpoint("c")  # drains what was withdrawn
     world.charge(session, "effect")
     assert world.hits("effect") == 1
-    operation = ledger.operation(world.op_id("effect")).operation
-    assert (operation.status, operation.anomalies) == (Status.COMMITTED, [])
+    assert world.status(world.op_id("effect"), Status.COMMITTED).anomalies == []
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,7 @@ def test_publish_fails_before_the_effect(
     ],
 )
 def test_numbers_stay_complete(
-    world: World, ledger: Ledger, session: AgentSession, faulty: FaultyLog, error: Exception, kind: str
+    world: World, session: AgentSession, faulty: FaultyLog, error: Exception, kind: str
 ) -> None:
     """What was certainly not written leaves no hole in the sequence: later checkpoints can be gone back to."""
     faulty.fail(kind, error, written=False)
@@ -173,10 +172,10 @@ def test_numbers_stay_complete(
     faulty.heal()
     world.charge(session, "later")
     mark = session.checkpoint("c")
-    assert ledger.watermark(world.agent).mark.seq >= mark.seq
+    until(lambda: world.ledger.watermark(world.agent).mark.seq >= mark.seq)
     session.close()
-    assert ledger.preview_rollback(world.agent, checkpoint="c").kind is VerdictKind.PROCEED
-    assert [f for f in ledger.verify().findings if f.where == session.session_id] == []
+    assert world.preview("c").kind is VerdictKind.PROCEED
+    assert [f for f in world.ledger.verify().findings if f.where == session.session_id] == []
 
 
 @pytest.mark.parametrize("kind", ["CHECKPOINTED", "CALL_REPORTED"])
@@ -189,7 +188,7 @@ def test_number_of_a_fact_that_may_still_arrive(
         act(world, session, kind)
     faulty.heal()
     session.checkpoint("c")
-    verdict = ledger.preview_rollback(world.agent, checkpoint="c")
+    verdict = world.preview("c")
     assert [reason.kind for reason in verdict.reasons] == [ReasonKind.WATERMARK_AHEAD]
 
 
@@ -234,7 +233,7 @@ def test_what_was_published_in_the_background_is_not_lost_silently(
 
 
 def test_absorbed_result_is_noted_although_its_first_note_failed(
-    world: World, ledger: Ledger, impatient: Ledger, session: AgentSession, faulty: FaultyLog
+    world: World, impatient: Ledger, session: AgentSession, faulty: FaultyLog
 ) -> None:
     """A note that a result was absorbed, once lost, is written when the result is absorbed again."""
     mark = session.checkpoint("before")
@@ -248,4 +247,4 @@ def test_absorbed_result_is_noted_although_its_first_note_failed(
     world.charge(again, "shared")
     again.checkpoint("c")
     again.close()
-    assert ledger.preview_rollback(world.agent, checkpoint="c").authorised
+    assert world.preview("c").authorised

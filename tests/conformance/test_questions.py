@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conformance.worlds import World, charge
+from conformance.worlds import World, charge, until
 
 from fencepost.ledger import EffectClass, Ledger, NotFoundError, Watermark, WatermarkMangledError
 from fencepost.ledger.facts import ResultForm
 from fencepost.ledger.operations import AttemptState, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fencepost.ledger import AgentSession
 
 SEND: dict[str, Any] = {"tool": "mail.send", "kind": EffectClass.IRREVERSIBLE}
@@ -27,7 +29,7 @@ def send(session: AgentSession, key: str, result: Any = None) -> str:
 def test_watermark_and_open_questions(world: World, ledger: Ledger) -> None:
     """A branch's low-water mark, its highest number, its open operations, whether its session lives, and the age."""
     with ledger.session(world.agent) as session:
-        send(session, world.key("done"))
+        world.status(send(session, world.key("done")), Status.COMMITTED)
         attempt = session.attempt(key=world.key("open"), **SEND).begin()
         assert attempt.owned
         found = ledger.watermark(world.agent)
@@ -39,6 +41,7 @@ def test_watermark_and_open_questions(world: World, ledger: Ledger) -> None:
         told = found.to_dict()
         assert told["token"] == found.mark.token
         attempt.commit()
+    world.status(attempt.op_id, Status.COMMITTED)
     closed = ledger.watermark(world.agent)
     assert (closed.live, closed.sealed, closed.open_operations) == (False, True, ())
     assert [w.session_id for w in ledger.watermarks(world.agent)] == [session.session_id]
@@ -63,7 +66,7 @@ def test_agents_branches_and_checkpoints(world: World, ledger: Ledger) -> None:
 def test_unknown_names(world: World, ledger: Ledger) -> None:
     """What is not in the ledger is not found, with the field's name: never an empty answer."""
     ledger.session(world.agent).open().close()
-    questions = {
+    questions: dict[str, Callable[[], object]] = {
         "agent": lambda: ledger.agent(world.key("nobody")),
         "branch": lambda: ledger.watermark(world.agent, "nowhere"),
         "op_id": lambda: ledger.operation(world.key("nothing")),
@@ -88,6 +91,9 @@ def test_replay_forward_is_ordered_and_complete(world: World, ledger: Ledger) ->
         doubt = session.attempt(key=world.key("doubt"), **SEND).begin()
         assert doubt.owned
         doubt.doubt("no answer")
+    world.status(doubt.op_id, Status.IN_DOUBT)
+    for op_id in op_ids:
+        world.status(op_id, Status.COMMITTED)
     for since in ("c", mark, mark.token, f"a summary {mark.token} of it"):
         replayed = ledger.replay_forward(world.agent, since=since)
         assert [op.op_id for op in replayed] == [*op_ids, doubt.op_id]
@@ -121,8 +127,11 @@ def test_replay_of_another_branch(world: World, ledger: Ledger) -> None:
         with ledger.session(world.agent, "b") as sibling:
             send(sibling, world.key("there"), 1)
         send(session, world.key("here"), 2)
-        replayed = {op.branch_id: op.result for op in ledger.replay_forward(world.agent, since="c")}
-        assert replayed == {"b": 1, "main": 2}
+
+        def replayed() -> dict[str, object]:
+            return {op.branch_id: op.result for op in ledger.replay_forward(world.agent, since="c")}
+
+        until(lambda: replayed() == {"b": 1, "main": 2})
         assert [op.result for op in ledger.replay_forward(world.agent, since="c", branch="b")] == [1]
 
 
@@ -132,6 +141,8 @@ def test_operations_are_told_with_every_attempt(world: World, ledger: Ledger) ->
         session.attempt(key=world.key("o"), **SEND).begin().fail("no stamp")
         op_id = send(session, world.key("o"), 5)
         other = send(session, world.key("a"))
+    for one in (op_id, other):
+        world.status(one, Status.COMMITTED)
     view = ledger.operation(op_id)
     assert [a.state for a in view.operation.attempts.values()] == [AttemptState.FAILED, AttemptState.COMMITTED]
     assert [a.outcome.error for a in view.operation.attempts.values() if a.outcome] == ["no stamp", ""]
@@ -152,14 +163,19 @@ def test_losers_are_kept_as_evidence(world: World, ledger: Ledger) -> None:
     loser.release("loser")
     [lost] = loser.finish()
     assert (won["ran"], lost["ran"], lost["value"]) == (True, False, won["value"])
-    states = {a.intent.agent_id: a.state for a in ledger.operation(world.op_id("dup")).operation.attempts.values()}
+    operation = world.status(world.op_id("dup"), Status.COMMITTED)
+    states = {a.intent.agent_id: a.state for a in operation.attempts.values()}
     assert states == {world.agent: AttemptState.COMMITTED, f"l-{world.agent}": AttemptState.LOST}
 
 
 @pytest.mark.slow
 def test_losers_learn_what_became_of_the_winner(world: World, ledger: Ledger) -> None:
     """A rival that waits gets what the winner got: a result; or, after a failure, the operation for itself."""
-    for ending, ran in [({}, False), ({"raise_at": "before effect", "error": "EffectNotExecuted"}, True)]:
+    endings: list[tuple[dict[str, Any], bool]] = [
+        ({}, False),
+        ({"raise_at": "before effect", "error": "EffectNotExecuted"}, True),
+    ]
+    for ending, ran in endings:
         name = f"wait-{ran}"
         step = charge(name, hold="before effect", name=name, **ending)
         winner = world.worker(step)

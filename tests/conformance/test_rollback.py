@@ -19,6 +19,7 @@ from fencepost.ledger import (
     VerdictKind,
     WayOn,
 )
+from fencepost.ledger.operations import Status
 
 if TYPE_CHECKING:
     from fencepost.ledger import AgentSession
@@ -96,8 +97,8 @@ def test_latest_checkpoint_is_no_excuse(world: World, ledger: Ledger) -> None:
         session.checkpoint("earlier")
         do(session, "mail.send", world.key("between"))
         session.checkpoint("latest")
-        assert ledger.preview_rollback(world.agent, checkpoint="latest").authorised
-        assert not ledger.preview_rollback(world.agent, checkpoint="earlier").authorised
+        assert world.preview("latest").authorised
+        assert not world.preview("earlier").authorised
         do(session, "mail.send", world.key("after"))
         assert not ledger.authorize_rollback(world.agent, checkpoint="latest").authorised
 
@@ -123,6 +124,7 @@ def test_ways_on_never_suggest_a_retry(world: World, ledger: Ledger, policy: Pol
 def test_in_doubt_is_refused_until_settled(world: World, ledger: Ledger) -> None:
     """An effect in doubt refuses under both policies, and asks to be settled; settled as absent it is out of the way."""
     world.run({"do": "checkpoint", "id": "c"}, charge("doubt", raise_at="after effect", error="TimeoutError"))
+    world.status(world.op_id("doubt"), Status.IN_DOUBT)
     for policy in Policy:
         verdict = ledger.authorize_rollback(world.agent, checkpoint="c", policy=policy)
         assert [r.kind for r in verdict.reasons] == [ReasonKind.EFFECT_IN_DOUBT]
@@ -143,7 +145,7 @@ def test_reported_call_counts(world: World, ledger: Ledger) -> None:
         session.checkpoint("knows")
         session.checkpoint("c")
         session.report_call("ls", kind=EffectClass.READ)
-        assert ledger.preview_rollback(world.agent, checkpoint="c").authorised
+        assert world.preview("c").authorised
         session.report_call("shell", kind=EffectClass.IRREVERSIBLE)
         for policy in Policy:
             verdict = ledger.authorize_rollback(world.agent, checkpoint="c", policy=policy)
@@ -165,7 +167,7 @@ def test_gated_proceeds_and_absorbs(world: World, ledger: Ledger) -> None:
         assert world.charge(again, "G", note="told anew") == result
         again.checkpoint("c2")
         assert world.hits("G") == 1
-        assert ledger.preview_rollback(world.agent, checkpoint="c2").authorised  # what was absorbed is known
+        assert world.preview("c2").authorised  # what was absorbed is known
 
 
 def test_preview_fences_nobody(world: World, ledger: Ledger) -> None:
@@ -176,9 +178,10 @@ def test_preview_fences_nobody(world: World, ledger: Ledger) -> None:
         do(session, "stock.book", world.key("stock"), kind=EffectClass.COMPENSATABLE)
         do(session, "cache.fill", world.key("cache"), kind=EffectClass.REPEATABLE)
         session.report_call("shell", kind=EffectClass.IRREVERSIBLE)
+        session.checkpoint("behind")
         before = ledger.agent(world.agent).agent.rollbacks
         for policy in Policy:
-            verdict = ledger.preview_rollback(world.agent, checkpoint="c", policy=policy)
+            verdict = world.preview("c", policy=policy)
             assert (verdict.dry_run, verdict.fenced, verdict.rollback_id) == (True, False, "")
             assert 0 <= verdict.age_s < 60
             outlook = verdict.outlook

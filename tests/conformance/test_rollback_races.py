@@ -149,7 +149,7 @@ def test_effect_that_starts_between_request_and_fence(world: World, ledger: Ledg
     assert [r.kind for r in verdict.reasons] == [ReasonKind.EFFECT_IN_DOUBT]
     running.release("runs")
     assert running.finish()[-1]["error"] == ""
-    assert ledger.operation(world.op_id("runs")).operation.status is Status.COMMITTED
+    world.status(world.op_id("runs"), Status.COMMITTED)
     assert world.hits("runs") == 1
 
 

@@ -40,7 +40,7 @@ def test_token_survives_nested_summaries(world: World, ledger: Ledger) -> None:
 
 def test_watermark_is_monotonic(world: World, ledger: Ledger) -> None:
     """A watermark never goes back: not by effects, checkpoints, absorbed results, nor by later sessions."""
-    marks = []
+    marks: list[Watermark] = []
     for _ in range(2):
         with ledger.session(world.agent) as session:
             for name in ("one", "two"):
@@ -60,7 +60,7 @@ def test_watermark_is_not_a_log_offset(world: World, ledger: Ledger) -> None:
         seen = ledger.operation(world.op_id("known")).operation
         ledger.resolve(seen.op_id, outcome="compensated", version=seen.version, by="ann", evidence="paid back")
         assert ledger.watermark(world.agent).mark.seq >= mark.seq
-        assert ledger.preview_rollback(world.agent, checkpoint="c").kind is VerdictKind.PROCEED
+        assert world.preview("c").kind is VerdictKind.PROCEED
 
 
 def test_mangled_and_missing_tokens_are_different(world: World, ledger: Ledger) -> None:
@@ -82,7 +82,7 @@ def test_lost_watermark_is_no_matter_without_effects(world: World, ledger: Ledge
     """An unreadable watermark refuses only when an effect could be repeated: with none after it, it proceeds."""
     with ledger.session(world.agent) as session:
         session.checkpoint("c")
-    assert ledger.preview_rollback(world.agent, checkpoint="c", restored="nothing here").kind is VerdictKind.PROCEED
+    assert world.preview("c", restored="nothing here").kind is VerdictKind.PROCEED
 
 
 def test_unregistered_checkpoint(world: World, ledger: Ledger) -> None:
@@ -111,7 +111,7 @@ def test_watermark_of_another_ledger_or_agent(world: World, ledger: Ledger, fiel
     """A restored state that carries the watermark of another ledger or agent is refused, by the guard and on resume."""
     with ledger.session(world.agent) as session:
         mark = session.checkpoint("c")
-    foreign = dataclasses.replace(mark, **{field: "somebody-else"})
+    foreign = dataclasses.replace(mark, **{field: "somebody-else"})  # type: ignore[arg-type]
     verdict = ledger.authorize_rollback(world.agent, checkpoint="c", restored=foreign.token)
     assert reasons(verdict) == [ReasonKind.WATERMARK_OF_ANOTHER_LEDGER]
     with pytest.raises(RefusedError) as caught:
@@ -165,9 +165,9 @@ def test_resumed_from_decides_what_is_known(world: World, ledger: Ledger) -> Non
         assert [op.op_id for op in resumed.replay_forward()] == [world.op_id("unknown")]
         resumed.checkpoint("with")
         assert resumed.replay_forward() == []
-    without = ledger.preview_rollback(world.agent, checkpoint="without")
+    without = world.preview("without")
     assert [r.effect.op_id for r in without.reasons if r.effect] == [world.op_id("unknown")]
-    assert ledger.preview_rollback(world.agent, checkpoint="with").authorised
+    assert world.preview("with").authorised
 
 
 def test_closed_predecessor_is_known_completely(world: World, ledger: Ledger) -> None:
@@ -177,7 +177,7 @@ def test_closed_predecessor_is_known_completely(world: World, ledger: Ledger) ->
     with ledger.session(world.agent) as later:
         assert later.replay_forward() == []
         later.checkpoint("c")
-    assert ledger.preview_rollback(world.agent, checkpoint="c").authorised
+    assert world.preview("c").authorised
 
 
 @pytest.mark.slow
@@ -192,8 +192,8 @@ def test_crashed_predecessor_is_known_up_to_its_checkpoint(world: World, ledger:
         )  # fmt: skip
         later.checkpoint("with")
         assert world.charge(later, "lost") == learnt.result
-    assert not ledger.preview_rollback(world.agent, checkpoint="without").authorised
-    assert ledger.preview_rollback(world.agent, checkpoint="with").authorised
+    assert not world.preview("without").authorised
+    assert world.preview("with").authorised
     assert (world.hits("known"), world.hits("lost")) == (1, 1)
 
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fencepost.ledger import EffectClass, EffectNotExecuted, FencepostError, Ledger
+from fencepost.ledger import AgentSession, EffectClass, EffectNotExecuted, FencepostError, Ledger
 
 HOLD_S = 90.0
 ERRORS = {"TimeoutError": TimeoutError, "EffectNotExecuted": EffectNotExecuted}
@@ -29,7 +29,7 @@ class Agent:
         self.step: dict[str, Any] = {}
         self.ran = False
         self.attempt: Any = None
-        self.session: Any = None
+        self.session: AgentSession
 
     def at(self, point: str) -> None:
         """Die, wait, or raise here, if the step says so."""

@@ -162,7 +162,9 @@ def fact(kind: EffectKind, session: Session | None, *, round_number: int = 1, ep
 
 
 def _said(kind: EffectKind, session: Session, round_number: int) -> bytes:
-    return fact(kind, Session(session.name, session.agent_id, session.epoch, attempt=session.attempt), round_number=round_number)
+    return fact(
+        kind, Session(session.name, session.agent_id, session.epoch, attempt=session.attempt), round_number=round_number
+    )
 
 
 # -- a session: read, intend, have it confirmed, execute, record -----------------------------

@@ -80,9 +80,7 @@ def fenced(epoch: int, **values: Any) -> EffectFact:
 
 def at(*facts: EffectFact | AgentFact | None, start: int = 0, generation: int = 0) -> History:
     """The facts at consecutive offsets; None leaves one out."""
-    return merge(
-        PositionedFact(Position(generation, start + n), encoded(fact)) for n, fact in enumerate(facts) if fact
-    )
+    return merge(PositionedFact(Position(generation, start + n), encoded(fact)) for n, fact in enumerate(facts) if fact)
 
 
 def encoded(fact: EffectFact | AgentFact) -> bytes:

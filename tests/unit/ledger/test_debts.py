@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from unit.ledger.kit import AGENTS, FENCE, OP, MemoryPartition, committed, effect, encoded, fenced, intended, opened, token
+from unit.ledger.kit import (
+    AGENTS,
+    FENCE,
+    OP,
+    MemoryPartition,
+    committed,
+    effect,
+    encoded,
+    fenced,
+    intended,
+    opened,
+    token,
+)
 
 from fencepost.ledger import log_keys
 from fencepost.ledger.history import Record

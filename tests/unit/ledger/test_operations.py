@@ -148,9 +148,7 @@ def test_another_identity_tool_or_class_is_a_conflict(other: dict[str, object]) 
 
 def test_reworded_content_is_a_variant() -> None:
     """Content arguments may differ from attempt to attempt; each wording is kept once, in log order."""
-    op = fold(
-        intended("a", content_digest="x"), intended("b", content_digest="y"), intended("c", content_digest="x")
-    )
+    op = fold(intended("a", content_digest="x"), intended("b", content_digest="y"), intended("c", content_digest="x"))
     assert op.variants == ("x", "y")
     assert op.attempts["b"].state is AttemptState.LOST
 

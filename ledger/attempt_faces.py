@@ -1,0 +1,153 @@
+"""An attempt in a user's hands: a context manager, or begun and decided by plain calls."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from . import attempts
+from .attempts import Claim
+from .calls import Call, EffectOptions
+from .errors import InvalidArgumentError
+from .running import Host, begun, begun_async, outcome_of, settle, settled
+
+
+class _AttemptBase:
+    """An attempt in a user's hands. Reading `owned` as True takes the permit to run."""
+
+    def __init__(self, session: Host, options: EffectOptions, call: Call) -> None:
+        self._session = session
+        self._options = options
+        self._call = call
+        self._claim: Claim | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """The claim, once it was begun."""
+        if self._claim is None:
+            raise InvalidArgumentError("attempt: it was not begun.", next_step="Enter it with `with`.", field="attempt")
+        return self._claim
+
+    @property
+    def op_id(self) -> str:
+        """The operation's id."""
+        return self._call.op_id
+
+    @property
+    def owned(self) -> bool:
+        """Whether this attempt may run the effect, now and once; reading True starts it.
+
+        Raises StaleProjectionError past the deadline: it was withdrawn, run nothing.
+        """
+        claim = self.claim
+        if claim.owned:
+            claim.start()
+        return claim.owned
+
+    @property
+    def idempotency_key(self) -> str:
+        """The key to hand to the tool."""
+        return self.claim.idempotency_key
+
+    @property
+    def round(self) -> int:
+        """The operation's round, from 1."""
+        return self.claim.round
+
+    @property
+    def result(self) -> Any:
+        """Its own result once committed, or the recorded one. Raises ResultNotRecordedError."""
+        claim = self.claim
+        return claim.value if claim.owned else claim.recorded_result()
+
+    async def _leave(self, error: BaseException | None) -> None:
+        claim = self.claim
+        if not claim.owned or claim.decided:
+            return
+        if error is not None:
+            await outcome_of(claim, self._options, error)
+        elif not claim.started:
+            await attempts.fail(claim, "withdrawn: it was never started")
+        else:
+            await attempts.doubt(claim, "left without saying whether the effect happened")
+
+    async def _commit(self, value: Any, reference: str) -> None:
+        self._require_open()
+        await attempts.commit(self.claim, value, reference=reference)
+
+    async def _fail(self, why: str) -> None:
+        self._require_open()
+        await attempts.fail(self.claim, why)
+
+    async def _doubt(self, why: str) -> None:
+        self._require_open()
+        await attempts.doubt(self.claim, why)
+
+    def _require_open(self) -> None:
+        claim = self.claim
+        if not claim.owned or claim.decided:
+            state = claim.decided or "not owned by this attempt"
+            raise InvalidArgumentError(
+                f"attempt: {self.op_id} is {state}; it cannot be decided again.",
+                next_step="Read `result`.",
+                field="attempt",
+            )
+        claim.started = True
+
+
+class Attempt(_AttemptBase):
+    """An attempt, synchronously: a context manager, or begun and decided by plain calls."""
+
+    def begin(self) -> Self:
+        """Claim the operation, or learn what became of it; see `attempts.begin` for what it raises."""
+        self._claim = begun(self._session, self._call)
+        return self
+
+    def commit(self, value: Any = None, *, reference: str = "") -> None:
+        """The effect happened. `reference`: where a result that is too large can be found."""
+        settle(self._session.submit(self._commit(value, reference)))
+
+    def fail(self, why: str = "") -> None:
+        """The effect certainly did not happen; the operation is free again."""
+        settle(self._session.submit(self._fail(why)))
+
+    def doubt(self, why: str = "") -> None:
+        """The effect may or may not have happened."""
+        settle(self._session.submit(self._doubt(why)))
+
+    def __enter__(self) -> Self:
+        return self.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        settle(self._session.submit(self._leave(error)))
+
+
+class AsyncAttempt(_AttemptBase):
+    """An attempt, for asyncio."""
+
+    async def begin(self) -> Self:
+        """See `Attempt.begin`."""
+        self._claim = await begun_async(self._session, self._call)
+        return self
+
+    async def commit(self, value: Any = None, *, reference: str = "") -> None:
+        """See `Attempt.commit`."""
+        await settled(self._session.submit(self._commit(value, reference)))
+
+    async def fail(self, why: str = "") -> None:
+        """See `Attempt.fail`."""
+        await settled(self._session.submit(self._fail(why)))
+
+    async def doubt(self, why: str = "") -> None:
+        """See `Attempt.doubt`."""
+        await settled(self._session.submit(self._doubt(why)))
+
+    async def __aenter__(self) -> Self:
+        return await self.begin()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await settled(self._session.submit(self._leave(error)))

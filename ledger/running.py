@@ -1,0 +1,220 @@
+"""Running a decorated function: begin, the function itself, and what its end says of the effect."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextvars import ContextVar
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from . import attempts
+from .attempts import Claim
+from .calls import Call, EffectOptions, Tool
+from .facts import EffectClass, ResultForm
+from .sessions import SessionState
+
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+P = ParamSpec("P")
+Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
+
+current: ContextVar[Claim | None] = ContextVar("fencepost_current", default=None)
+"""The claim of the effect that runs here."""
+
+
+class Host(Protocol):
+    """What runs effects: an opened session and a way onto the engine's loop."""
+
+    submit: Submit
+
+    @property
+    def state(self) -> SessionState:
+        """The opened session."""
+        ...
+
+
+class EffectFunction(Protocol[P, R_co]):
+    """A decorated function: runs the effect at most once a round, or returns the recorded result."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run it, or get the recorded result."""
+        ...
+
+    def occurrence(self, number: int) -> Callable[P, R_co]:
+        """The same function for the `number`-th wanted repeat, from 1."""
+        ...
+
+    def op_id(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """The op_id that this call would have; runs nothing."""
+        ...
+
+
+def decorated(session: Host, tool: Tool) -> Any:
+    """The function of a tool, run through the ledger: see `EffectFunction`."""
+
+    def numbered(number: int) -> Any:
+        if inspect.iscoroutinefunction(tool.function):
+
+            @functools.wraps(tool.function)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                return await _run_async(session, tool, args, kwargs, number)
+
+            return awaited
+
+        @functools.wraps(tool.function)
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            return _run_sync(session, tool, args, kwargs, number)
+
+        return plain
+
+    def op_id(*args: Any, **kwargs: Any) -> str:
+        return tool.bind(args, kwargs, scope=session.state.scope, occurrence=1).op_id
+
+    function = numbered(1)
+    function.occurrence = numbered
+    function.op_id = op_id
+    return function
+
+
+# -- running ---------------------------------------------------------------------------
+#
+# The two runners differ only in `await`; what happens to an exception is decided by
+# `outcome_of`, once for both. Settling is never cancelled: an interrupted wait leaves it going on.
+
+
+def _run_sync(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], number: int) -> Any:
+    call = tool.bind(args, kwargs, scope=session.state.scope, occurrence=number)
+    if _unrecorded(tool):
+        return tool.function(*args, **kwargs)
+    claim = begun(session, call)
+    if not claim.owned and not _reads_again(tool):
+        return _recorded(tool, claim)
+    token = current.set(claim)
+    try:
+        args, kwargs = tool.arguments(args, kwargs, claim.idempotency_key)
+        claim.start()
+        value = tool.function(*args, **kwargs)
+    except BaseException as error:
+        settle(session.submit(outcome_of(claim, tool.options, error)))
+        raise
+    finally:
+        current.reset(token)
+    if claim.owned:
+        settle(session.submit(attempts.commit(claim, value, encode=tool.encode)))
+    return value
+
+
+async def _run_async(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], number: int) -> Any:
+    call = tool.bind(args, kwargs, scope=session.state.scope, occurrence=number)
+    if _unrecorded(tool):
+        return await tool.function(*args, **kwargs)
+    claim = await begun_async(session, call)
+    if not claim.owned and not _reads_again(tool):
+        return _recorded(tool, claim)
+    token = current.set(claim)
+    try:
+        args, kwargs = tool.arguments(args, kwargs, claim.idempotency_key)
+        claim.start()
+        value = await tool.function(*args, **kwargs)
+    except BaseException as error:
+        await settled(session.submit(outcome_of(claim, tool.options, error)))
+        raise
+    finally:
+        current.reset(token)
+    if claim.owned:
+        await settled(session.submit(attempts.commit(claim, value, encode=tool.encode)))
+    return value
+
+
+def begun(session: Host, call: Call) -> Claim:
+    """The claim on a call. Interrupted, it is withdrawn, even if it was there already."""
+    claims: list[Claim] = []
+    try:
+        claim: Claim = wait(session.submit(_begin(session, call, claims)))
+    except Exception:
+        raise
+    except BaseException:
+        session.submit(_take_back(claims))
+        raise
+    else:
+        return claim
+
+
+async def begun_async(session: Host, call: Call) -> Claim:
+    """The same, awaited; cancelled, it is withdrawn."""
+    claims: list[Claim] = []
+    try:
+        claim: Claim = await asyncio.wrap_future(session.submit(_begin(session, call, claims)))
+    except Exception:
+        raise
+    except BaseException:
+        session.submit(_take_back(claims))
+        raise
+    else:
+        return claim
+
+
+async def _begin(session: Host, call: Call, claims: list[Claim]) -> Claim:
+    claim = await attempts.begin(session.state, call)
+    claims.append(claim)
+    return claim
+
+
+async def _take_back(claims: list[Claim]) -> None:
+    """Withdraw a claim that its caller never heard of; runs after the cancellation of what began it."""
+    for claim in claims:
+        if claim.owned and not claim.started and not claim.decided:
+            claim.session.in_background(attempts.fail(claim, "withdrawn: whoever began it was gone"))
+
+
+async def outcome_of(claim: Claim, options: EffectOptions, error: BaseException) -> None:
+    """Record what an exception out of an effect says about it."""
+    if not claim.owned or claim.decided:
+        return
+    why = f"{type(error).__name__}: {error}"[:500]
+    if not claim.started or options.certainly_not(error) or claim.call.unconfirmed:
+        await attempts.fail(claim, why)
+    else:
+        await attempts.doubt(claim, why)
+
+
+def _unrecorded(tool: Tool) -> bool:
+    """Reads go past the ledger unless their results are to be recorded."""
+    return tool.options.kind is EffectClass.READ and not tool.options.record
+
+
+def _reads_again(tool: Tool) -> bool:
+    """A read runs whenever it is asked for; its first result stays recorded."""
+    return tool.options.kind is EffectClass.READ
+
+
+def _recorded(tool: Tool, claim: Claim) -> Any:
+    settled = claim.operation.settled
+    if claim.operation.result_form is ResultForm.JSON and settled is not None and settled.result is not None:
+        try:
+            return tool.decode(settled.result)
+        except ValueError:  # recorded under another annotation: give what is there
+            return claim.recorded_result()
+    return claim.recorded_result()
+
+
+def wait(future: Future[T]) -> T:
+    """The future's result; an interrupted wait cancels the work."""
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def settle(future: Future[T]) -> T:
+    """As `wait`, but an interrupted wait leaves the work going on: it records what happened."""
+    return future.result()
+
+
+async def settled(future: Future[T]) -> T:
+    """As `settle`, for asyncio: a cancelled task leaves the work going on."""
+    return await asyncio.shield(asyncio.wrap_future(future))

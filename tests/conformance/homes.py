@@ -1,0 +1,106 @@
+"""A ledger on each store: made, served by a projector where it needs one, and robbed of its projection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from fencepost.deploy.processes import Process
+from fencepost.ledger import urls
+from fencepost.ledger.setup import initialise
+from fencepost.ledger.stores import open_store
+
+PARTITIONS = 4
+RUN_PROJECTOR = (
+    "import sys; from fencepost.consumer.command import run_projector; from fencepost.ledger import urls; "
+    "run_projector(urls.parse(sys.argv[1]))"
+)
+
+
+@dataclass
+class Home:
+    """A ledger and, where the store needs one, its projector."""
+
+    kind: str
+    url: str
+    directory: Path
+    projector: Process | None = None
+
+    @property
+    def embedded(self) -> bool:
+        return self.kind == "embedded"
+
+    def set_up(self) -> Home:
+        async def create() -> None:
+            store = open_store(self.url)
+            try:
+                await initialise(store, partitions=PARTITIONS, development=True)
+            finally:
+                await store.close()
+
+        asyncio.run(create())
+        self.start_projector()
+        return self
+
+    def start_projector(self) -> None:
+        if not self.embedded and self.projector is None:
+            command = [sys.executable, "-c", RUN_PROJECTOR, self.url]
+            self.projector = Process.spawn(command, log=self.directory / "projector.log", tied=True)
+
+    def stop_projector(self) -> None:
+        if self.projector is not None:
+            self.projector.stop()
+            self.projector = None
+
+    def lose_projection(self) -> None:
+        """Delete everything that the projection store holds of this ledger."""
+        if self.embedded:
+            self._lose_documents()
+            return
+        import redis  # noqa: PLC0415 (only where there is one)
+
+        parsed = urls.parse(self.url)
+        with redis.Redis.from_url(parsed.projection) as client:
+            for key in client.scan_iter(match=f"*{parsed.prefix}*", count=1000):
+                client.delete(key)
+
+    def _lose_documents(self) -> None:
+        import apsw  # noqa: PLC0415
+
+        from fencepost.ledger import embedded_tables  # noqa: PLC0415
+
+        sql = apsw.Connection(urls.parse(self.url).path)
+        sql.set_busy_timeout(10_000)
+        sql.execute("BEGIN IMMEDIATE")
+        embedded_tables.begin_again(sql)
+        sql.execute("COMMIT")
+        sql.close()
+
+    def rebuild(self) -> None:
+        """Bring a lost projection back; a projector does it by itself."""
+        if self.embedded:
+            from fencepost.ledger.embedded import open_store as open_embedded  # noqa: PLC0415
+
+            async def run() -> None:
+                store = open_embedded(urls.parse(self.url))
+                try:
+                    await store.rebuild()
+                finally:
+                    await store.close()
+
+            asyncio.run(run())
+        else:
+            self.start_projector()
+
+
+def new_home(kind: str, directory: Path, kafka: tuple[str, str] | None = None) -> Home:
+    """A ledger that was just created; `kafka` has the addresses of Kafka and Redis."""
+    if kafka is None:
+        return Home(kind, f"sqlite://{directory / 'state' / 'ledger.db'}", directory).set_up()
+    bootstrap, redis_url = kafka
+    prefix = f"c{os.getpid()}-{secrets.token_hex(4)}"
+    return Home(kind, f"kafka://{bootstrap}/{prefix}?projection={redis_url}&development=1", directory).set_up()

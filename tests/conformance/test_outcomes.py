@@ -1,0 +1,106 @@
+"""Outcomes that are hard to write down, and bounds that keep them writable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conformance.worlds import World
+
+from fencepost.ledger import (
+    EffectClass,
+    Ledger,
+    RecordTooLargeError,
+    ResultNotRecordedError,
+    TooManyAttemptsError,
+)
+from fencepost.ledger.operations import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fencepost.ledger import AgentSession
+
+SEND: dict[str, Any] = {"tool": "mail.send", "kind": EffectClass.IRREVERSIBLE}
+UNUSABLE = ["", "   ", "x" * 600, "bell\x07", "null\x00", "line\nbreak", " edge ", 7, None]
+
+
+@pytest.fixture
+def session(world: World, ledger: Ledger) -> Iterator[AgentSession]:
+    with ledger.session(world.agent) as session:
+        yield session
+
+
+def break_off(session: AgentSession, key: str, error: Exception, *, start: bool = True) -> None:
+    """Leave an attempt by an exception, after its effect was started or before."""
+    with session.attempt(key=key, **SEND) as attempt:
+        assert not start or attempt.owned
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("value", "form"), [(object(), "NOT_ENCODABLE"), (float("nan"), "NOT_ENCODABLE"), ("\ud800", "NOT_ENCODABLE"), ("x" * 300_000, "TOO_LARGE")]
+)  # fmt: skip
+def test_result_that_cannot_be_kept_is_still_a_commit(
+    session: AgentSession, world: World, value: Any, form: str
+) -> None:
+    """The effect happened: it is committed, its result is told to be elsewhere, and nobody runs it again."""
+    with session.attempt(key=world.key("r"), **SEND) as attempt:
+        assert attempt.owned
+        attempt.commit(value, reference="s3://bucket/result")
+    assert attempt.result is value
+    again = session.attempt(key=world.key("r"), **SEND).begin()
+    assert not again.owned
+    with pytest.raises(ResultNotRecordedError) as caught:
+        _ = again.result
+    assert (caught.value.form, caught.value.reference) == (form, "s3://bucket/result")
+    assert not caught.value.retryable
+
+
+def test_error_text_of_any_kind_is_recorded(session: AgentSession, world: World, ledger: Ledger) -> None:
+    """An exception whose text cannot be written as UTF-8, or is very long, still leaves its effect in doubt."""
+    for name, text in [("surrogate", "file \ud800 name"), ("long", "x" * 3_000_000)]:
+        with pytest.raises(TimeoutError):
+            break_off(session, world.key(name), TimeoutError(text))
+        world.status(world.op_id(name, "mail.send"), Status.IN_DOUBT)
+
+
+def test_words_of_the_caller_do_not_lose_the_outcome(session: AgentSession, world: World, ledger: Ledger) -> None:
+    """What a caller says beside an outcome (a reason, a reference) cannot keep the outcome from being recorded."""
+    for name, text in [("surrogate", "\ud800"), ("long", "x" * 3_000_000)]:
+        for decision, status in [("fail", Status.FREE), ("doubt", Status.IN_DOUBT)]:
+            attempt = session.attempt(key=world.key(f"{name}-{decision}"), **SEND).begin()
+            assert attempt.owned
+            getattr(attempt, decision)(text)
+            world.status(attempt.op_id, status)
+        attempt = session.attempt(key=world.key(f"{name}-commit"), **SEND).begin()
+        assert attempt.owned
+        attempt.commit(reference=text)
+        world.status(attempt.op_id, Status.COMMITTED)
+
+
+def test_attempts_are_capped(world: World) -> None:
+    """An operation that fails for ever ends with a clear error, not with a record that no longer fits."""
+    ledger = world.open(max_attempts=3)
+    with ledger.session(world.agent) as session:
+        for _ in range(3):
+            session.attempt(key=world.key("c"), **SEND).begin().fail("no")
+        with pytest.raises(TooManyAttemptsError) as caught:
+            session.attempt(key=world.key("c"), **SEND).begin()
+        assert (caught.value.attempts, caught.value.limit) == (3, 3)
+
+
+def test_history_keeps_room_for_the_outcome(world: World) -> None:
+    """An intent is refused when the largest outcome might not fit into the operation's record any more."""
+    ledger = world.open(max_history_bytes=3000)
+    with ledger.session(world.agent) as session:
+
+        def fill() -> None:
+            for _ in range(20):
+                session.attempt(key=world.key("h"), **SEND).begin().fail("x" * 400)
+
+        with pytest.raises(RecordTooLargeError) as caught:
+            fill()
+        assert caught.value.size_bytes > caught.value.limit_bytes == 3000
+        session.checkpoint("c")  # and leaves no hole in the sequence
+    assert ledger.watermark(world.agent).mark.seq == ledger.watermark(world.agent).highest_seq
