@@ -345,8 +345,8 @@ class PartitionFold:
     def judge(self, op_ids: Iterable[str], fences: Mapping[DocumentKey, bytes]) -> None:
         """At the horizon: give the verdicts that were put off, for these operations.
 
-        Their documents must have been provided; `fences` is the whole collection. A verdict
-        given here is not in the log yet, so it is owed from its intent's position.
+        Their documents (OPS and UNSAFE) must have been provided; `fences` is the whole collection.
+        A verdict given here is not in the log yet, so it is owed from its intent's position.
         """
         self.provide(fences)
         for op_id in op_ids:
@@ -367,10 +367,17 @@ class PartitionFold:
         verdicts = tuple(self._judge(known, known))
         if not verdicts:
             return
+        known = history.merge(known, verdicts)
+        try:
+            written = write_history(op_id, known)
+        except EncodeError as error:  # nothing can be decided about it, and nothing else stops
+            note = {"offset": verdicts[0].position.offset, "key": op_id, "problem": f"no room for a verdict: {error}"}
+            self._put(DocumentKey(UNSAFE, op_id), json.dumps(note).encode())
+            self._put(DocumentKey(OPEN, op_id), b"unsafe")
+            return
         for position, _ in verdicts:
             self._owe(op_id, Debt(position.offset, UNKNOWN_TIME_MS))
-        known = history.merge(known, verdicts)
-        self._put(document, write_history(op_id, known))
+        self._put(document, written)
         self._index_operation(op_id, known, ())
 
     # -- debts and indexes ---------------------------------------------------------------

@@ -153,7 +153,8 @@ class _Folded:
         """The documents with the verdicts that were put off."""
         unjudged = [key.key for key in self._documents if key.collection == docs.UNJUDGED]
         fences = {key: data for key, data in self._documents.items() if key.collection == docs.FENCES}
-        self._fold.provide({DocumentKey(docs.OPS, k): self._documents.get(DocumentKey(docs.OPS, k)) for k in unjudged})
+        keys = [DocumentKey(collection, k) for collection in (docs.OPS, docs.UNSAFE) for k in unjudged]
+        self._fold.provide({key: self._documents.get(key) for key in keys})
         self._fold.judge(unjudged, fences)
         self._fold.open(fences)
         self._keep()
