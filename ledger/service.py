@@ -148,8 +148,7 @@ class Service:
 
     async def _watermark(self, view: AgentView, session: Session, undecided: Sequence[OperationView]) -> AgentWatermark:
         agent_id = view.agent.agent_id
-        written = await self.engine.view.written(session, view.checkpoint_facts)
-        highest = max(await self.engine.view.seqs(session), default=0)
+        written, highest = await self.engine.view.progress(session, view.checkpoint_facts)
         owned = [
             o.operation.op_id
             for o in undecided

@@ -293,12 +293,17 @@ class View:
 
     async def written(self, session: Session, checkpoint_facts: History) -> int:
         """Up to where a session's sequence is complete (its low-water mark)."""
+        return (await self.progress(session, checkpoint_facts))[0]
+
+    async def progress(self, session: Session, checkpoint_facts: History) -> tuple[int, int]:
+        """(low-water mark, highest number seen) of a session's sequence."""
         voided = set(session.voided)
         for _, data in checkpoint_facts:
             fact = decode_agent(data)
             if fact.session_id == session.session_id:
                 voided |= set(fact.voided)
-        return low_water(await self.seqs(session), voided)
+        seen = await self.seqs(session)
+        return low_water(seen, voided), max(seen, default=0)
 
     async def ledger(self) -> tuple[str, str] | None:
         """(id, identity of the store) of this ledger, once the fact that created it is applied.
