@@ -51,7 +51,7 @@ def entry_from_message(raw: RawMessage, partition_of: PartitionOf, codec: Codec 
     if wanted in {None, raw.partition.number}:
         return entry
     problem = f"the key belongs to partition {wanted}: its writer used another partitioner or partition count"
-    return replace(entry, record=None, problem="; ".join(filter(None, (entry.problem, problem))))
+    return replace(entry, record=None, stray=True, problem="; ".join(filter(None, (entry.problem, problem))))
 
 
 def expected_partition(topic: Topic, key: str, partition_of: PartitionOf) -> int | None:

@@ -70,7 +70,9 @@ class Folding:
         """
         self._load(entries)
         for entry, leader_epoch in entries:
-            self.open_if_due()
+            if self.fold.horizon_reached():
+                self.open_if_due()
+                self._load(entries)  # opening takes steps of its own, after which the cache may be dropped
             expected = self.fold.header.applied_offset
             if entry.offset < expected:
                 continue  # read before the position went forward; it is applied

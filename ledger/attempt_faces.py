@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from . import attempts
+from . import settling
 from .attempts import Claim
 from .calls import Call, EffectOptions
 from .errors import InvalidArgumentError
@@ -67,21 +67,21 @@ class _AttemptBase:
         if error is not None:
             await outcome_of(claim, self._options, error)
         elif not claim.started:
-            await attempts.fail(claim, "withdrawn: it was never started")
+            await settling.fail(claim, "withdrawn: it was never started")
         else:
-            await attempts.doubt(claim, "left without saying whether the effect happened")
+            await settling.doubt(claim, "left without saying whether the effect happened")
 
     async def _commit(self, value: Any, reference: str) -> None:
         self._require_open()
-        await attempts.commit(self.claim, value, reference=reference)
+        await settling.commit(self.claim, value, reference=reference)
 
     async def _fail(self, why: str) -> None:
         self._require_open()
-        await attempts.fail(self.claim, why)
+        await settling.fail(self.claim, why)
 
     async def _doubt(self, why: str) -> None:
         self._require_open()
-        await attempts.doubt(self.claim, why)
+        await settling.doubt(self.claim, why)
 
     def _require_open(self) -> None:
         claim = self.claim

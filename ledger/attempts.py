@@ -1,4 +1,4 @@
-"""Running an effect: begin, settle (DESIGN section 4).
+"""Beginning an effect: claim it, or learn what became of it (DESIGN section 4).
 
 `begin`:
     1. read the op. Committed: its result, and an ABSORBED fact in this session's sequence.
@@ -7,18 +7,17 @@
     3. wait until the projection has applied it, found by attempt id
     4. not the owner: as in 1; rejected: FencedError. The owner runs, unless the deadline (a
        local monotonic clock, started before step 2) has passed: then FAILED withdraws it
-`settle`: COMMITTED with the result; FAILED only if the effect certainly did not happen; IN_DOUBT
-otherwise. An outcome that cannot be published is raised at the end, the result attached.
+What follows is in `settling.py`.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .attempt_facts import intent, outcome
 from .calls import Call
 from .errors import (
     DivergenceHeldError,
@@ -26,18 +25,15 @@ from .errors import (
     OperationConflictError,
     OperationInDoubtError,
     OperationInFlightError,
-    OutcomeUnknownError,
     PublishRefusedError,
     RecordTooLargeError,
     ResultNotRecordedError,
     StaleProjectionError,
-    StoreError,
     TooManyAttemptsError,
     VersionMovedError,
 )
 from .facts import EffectClass, EffectFact, EffectKind, ResultForm
 from .history import History
-from .identity import digest
 from .operations import (
     Attempt,
     AttemptState,
@@ -219,7 +215,7 @@ async def _intend(session: SessionState, call: Call, view: OperationView) -> Cla
     engine = session.engine
     started = engine.clock.monotonic()
     attempt_id = engine.new_id()
-    fact = _intent(session, call, attempt_id, view.operation)
+    fact = intent(session, call, attempt_id, view.operation)
     session.open_attempts[attempt_id] = OpenAttempt(call.op_id, view.operation.round)
     try:
         return await _publish_and_confirm(session, call, view, fact, started + call.deadline_s)
@@ -280,7 +276,7 @@ async def _confirmed(
 
 def _withdraw(session: SessionState, call: Call, intent: EffectFact, facts: History) -> None:
     """Free the operation: this attempt certainly never ran."""
-    fact = _outcome(session, call, intent.attempt_id, intent.round, EffectKind.FAILED)
+    fact = outcome(session, call, intent.attempt_id, intent.round, EffectKind.FAILED)
     attempt = session.open_attempts.pop(intent.attempt_id)
 
     async def publish() -> None:
@@ -408,137 +404,3 @@ def _late(call: Call) -> StaleProjectionError:
         next_step="See `fencepost projector lag`; start one with `fencepost projector run`.",
         op_id=call.op_id,
     )
-
-
-# -- settle ----------------------------------------------------------------------------
-
-
-async def commit(claim: Claim, value: Any, *, reference: str = "", encode: Callable[[Any], bytes] | None = None) -> None:  # fmt: skip
-    """The effect happened. A result that cannot be encoded is still a commit.
-
-    Raises OutcomeUnknownError with `result` attached when the commit cannot be published.
-    """
-    form, data, why = encode_result(value, claim.session.engine.limits.max_result_bytes, encode)
-    fact = replace(
-        _outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.COMMITTED),
-        result=data if form is ResultForm.JSON else None,
-        result_form=form,
-        result_digest=digest(data) if data is not None else "",
-        result_reference=_text(reference, 2000),
-        error=_text(why, 500),
-    )
-    claim.value = value
-    await _settle(claim, fact, "committed")
-
-
-async def fail(claim: Claim, why: str) -> None:
-    """The effect certainly did not happen; the operation is free again."""
-    if claim.call.unconfirmed:  # nothing was claimed, so there is nothing to free
-        _decided(claim, "failed")
-        return
-    fact = _outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.FAILED)
-    await _settle(claim, replace(fact, error=_text(why, 500)), "failed")
-
-
-async def doubt(claim: Claim, why: str) -> None:
-    """The effect may or may not have happened. Only a probe, an operator, or a late outcome decides."""
-    if claim.call.unconfirmed:
-        _decided(claim, "in doubt")
-        return
-    fact = _outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.IN_DOUBT)
-    await _settle(claim, replace(fact, reason=_text(why, 500), error=_text(why, 500)), "in doubt")
-
-
-async def _settle(claim: Claim, fact: EffectFact, decided: str) -> None:
-    session = claim.session
-    if claim.call.unconfirmed:
-        session.in_background(session.engine.publish_effect(fact, claim.history))
-        _decided(claim, decided)
-        return
-    try:
-        await session.engine.publish_effect(fact, claim.history)
-    except (StoreError, RecordTooLargeError) as error:
-        if not isinstance(error, OutcomeUnknownError):
-            session.sequence.void(fact.seq)
-        raise OutcomeUnknownError(
-            f"the outcome of {claim.call.op_id} ({decided}) could not be published; the ledger shows it "
-            "as owned or in doubt.",
-            next_step="Keep the attached result; settle it with `fencepost in-doubt resolve`.",
-            op_id=claim.call.op_id,
-            result=claim.value,
-        ) from error
-    _decided(claim, decided)
-
-
-def _decided(claim: Claim, decided: str) -> None:
-    claim.decided = decided
-    claim.session.open_attempts.pop(claim.attempt_id, None)
-
-
-def encode_result(
-    value: Any, limit: int, encode: Callable[[Any], bytes] | None = None
-) -> tuple[ResultForm, bytes | None, str]:
-    """(form, JSON bytes, why it could not be encoded) of a result; `limit` in bytes."""
-    if value is None:
-        return ResultForm.NONE, None, ""
-    try:
-        data = encode(value) if encode else _json(value)
-    except Exception as error:  # noqa: BLE001 (any encoder may raise anything; a commit it stays)
-        return ResultForm.NOT_ENCODABLE, None, f"{type(error).__name__}: {error}"[:300]
-    return (ResultForm.JSON if len(data) <= limit else ResultForm.TOO_LARGE), data, ""
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-
-
-# -- facts -----------------------------------------------------------------------------
-
-
-def _intent(session: SessionState, call: Call, attempt_id: str, operation: Operation) -> EffectFact:
-    return EffectFact(
-        kind=EffectKind.INTENDED,
-        arguments=_kept(session, call),
-        resource=call.resource,
-        cascades=call.cascades,
-        supplied_key=_text(call.supplied_key, 200),
-        idempotency_key=operation.idempotency_key,
-        deadline_s=call.deadline_s,
-        longest_run_s=call.longest_run_s,
-        **_common(session, call, attempt_id, operation.round),
-    )
-
-
-def _text(value: str, limit: int) -> str:
-    """What somebody said, in a form that can always be written: it must not keep an outcome from the log."""
-    return value[:limit].encode(errors="backslashreplace").decode()
-
-
-def _kept(session: SessionState, call: Call) -> bytes | None:
-    if call.arguments is None or len(call.arguments) > session.engine.limits.max_arguments_bytes:
-        return None
-    return call.arguments
-
-
-def _outcome(session: SessionState, call: Call, attempt_id: str, round_number: int, kind: EffectKind) -> EffectFact:
-    kept = _kept(session, call) if call.unconfirmed else None
-    return EffectFact(kind=kind, arguments=kept, **_common(session, call, attempt_id, round_number))
-
-
-def _common(session: SessionState, call: Call, attempt_id: str, round_number: int) -> dict[str, Any]:
-    return {
-        "op_id": call.op_id,
-        "attempt_id": attempt_id,
-        "agent_id": session.agent_id,
-        "branch_id": session.branch_id,
-        "session_id": session.session_id,
-        "epoch": session.epoch,
-        "seq": session.sequence.take(),
-        "round": round_number,
-        "tool": call.tool,
-        "effect_class": call.effect_class,
-        "order_safe": call.order_safe,
-        "identity_digest": call.identity_digest,
-        "content_digest": call.content_digest,
-        "time_ms": session.engine.clock.wall_ms(),
-    }

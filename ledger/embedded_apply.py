@@ -6,6 +6,7 @@ nothing; the fold is the same pure code that the projector runs.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import EncodeError
@@ -24,8 +25,9 @@ from .embedded_tables import (
     read_header,
     write_step,
 )
-from .errors import PublishRefusedError, RecordTooLargeError
-from .projection import DEBTS, Debt, PartitionFold, document_of, reassertion
+from .errors import FencepostError, PublishRefusedError, RecordTooLargeError
+from .ports import DocumentKey
+from .projection import DEBTS, SET_ASIDE, Debt, PartitionFold, document_of, reassertion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     import apsw
 
     from .history import LogEntry, Record
-    from .ports import DocumentKey
     from .positions import Partition
 
 MAX_RECORD_BYTES = 1_000_000
@@ -75,7 +76,7 @@ class Transaction:
 
         Raises:
             RecordTooLargeError: the key's history would not fit into a record any more.
-            PublishRefusedError: the projection is not where the log ends.
+            PublishRefusedError: the record cannot be taken, or the projection is not where the log ends.
         """
         fold = self._fold(partition)
         offset = fold.header.applied_offset
@@ -94,9 +95,27 @@ class Transaction:
         except BaseException:
             del self._folds[partition]
             raise
+        if note := writes.get(DocumentKey(SET_ASIDE, str(offset))):
+            del self._folds[partition]
+            raise self._unusable(key, value, json.loads(note)["problem"])
         append(self.sql, rows)  # 3
         write_step(self.sql, partition, fold.header, writes)
         return offset
+
+    def _unusable(self, key: str, value: bytes, problem: str) -> FencepostError:
+        """Here whoever publishes can be told at once; on a log that others write the record is set aside."""
+        if "too large" in problem:
+            return RecordTooLargeError(
+                f"The history of {key!r} would not fit into a record: {problem}.",
+                next_step="Give this unit of work another op_id.",
+                size_bytes=len(value),
+                limit_bytes=MAX_RECORD_BYTES,
+            )
+        return PublishRefusedError(
+            f"A record under {key!r} cannot be taken: {problem}.",
+            next_step="Publish facts of this key only, under a key of a known form.",
+            key=key,
+        )
 
     def _pay(self, fold: PartitionFold, writes: dict[DocumentKey, bytes | None]) -> list[Row]:
         """Re-assertions, already folded, that pay the oldest debts: all of them, but for a bound."""

@@ -221,6 +221,26 @@ class Engine:
                 return None
             await self._advanced(partition, applied, deadline)
 
+    async def applied(
+        self,
+        partition: Partition,
+        look: Callable[[], Coroutine[Any, Any, T | None]],
+        *,
+        deadline: float,
+        beyond: int | None,
+        what: str,
+    ) -> T:
+        """What `look` finds in time, as `wait_until`. Raises StaleProjectionError naming `what` otherwise."""
+        found = await self.wait_until(partition, look, deadline=deadline, beyond=beyond)
+        if found is None:
+            raise StaleProjectionError(
+                f"{what} was not applied in time.",
+                next_step="Look what became of it, then see `fencepost projector lag`; start one with "
+                "`fencepost projector run`.",
+                partition=str(partition),
+            )
+        return found
+
     async def _advanced(self, partition: Partition, beyond: int, deadline: float) -> int:
         """Wait until `beyond` is applied, but at most a second; the applied offset."""
         left = max(0.0, deadline - self.clock.monotonic())

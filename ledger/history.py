@@ -46,7 +46,8 @@ class LogEntry:
     """A record as it was read from the log.
 
     `record` is None when the bytes could not be taken as one; `problem` then says why.
-    `key` is None when the log key itself is missing or not text.
+    `key` is None when the log key itself is missing or not text. `stray` says that the key belongs
+    to another partition, where its history stands untouched by this record.
     """
 
     partition: Partition
@@ -55,6 +56,7 @@ class LogEntry:
     key: str | None
     record: Record | None
     problem: str = ""
+    stray: bool = False
 
 
 def merge(*histories: Iterable[PositionedFact]) -> History:

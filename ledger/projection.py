@@ -6,7 +6,7 @@ record in order, and commits `take_step()` atomically, conditional on the applie
 that the step started from.
 
 What `apply` does with a record (DESIGN section 3):
-    1. set aside what cannot be taken as a record; its key becomes unsafe
+    1. set aside what cannot be taken as a record; its key becomes unsafe, by its own history
     2. union: the record's facts join those that are known of the key
     3. verdict: a new intent behind a fence gets its REJECTED fact (only once opened)
     4. debt: noted when the record leaves out a fact that is known, struck when it does not
@@ -240,16 +240,32 @@ class PartitionFold:
     def _set_aside(self, entry: LogEntry) -> None:
         note = json.dumps({"offset": entry.offset, "key": entry.key, "problem": entry.problem})
         self._put(DocumentKey(SET_ASIDE, str(entry.offset)), note.encode())
-        if entry.key is None:
-            return
-        document = document_of(self.partition.topic, entry.key)
-        if document is None:
+        document = document_of(self.partition.topic, entry.key) if entry.key is not None else None
+        if entry.key is None or document is None or entry.stray:
             return
         self._put(DocumentKey(UNSAFE, entry.key), note.encode())
         if document.collection == OPS:
-            self._put(DocumentKey(OPEN, entry.key), b"unsafe")
+            self._mark_unsafe(entry, document)
         if self._get(document):
             self._owe(entry.key, Debt(entry.offset, entry.time_ms))
+
+    def _mark_unsafe(self, entry: LogEntry, document: DocumentKey) -> None:
+        """Put into the operation's own history that a record of it could not be taken.
+
+        The record itself is removed by the log cleaner one day; a projection that is rebuilt
+        afterwards would take the operation for a safe one.
+        """
+        position = Position(self.header.generation, entry.offset)
+        known = history.merge(
+            read_history(self._get(document)), (PositionedFact(position, set_aside_mark(document.key)),)
+        )
+        self._put(DocumentKey(OPEN, document.key), b"unsafe")
+        try:
+            written = write_history(document.key, known)
+        except EncodeError:  # no room for the mark: the unsafe note stands by itself
+            return
+        self._put(document, written)
+        self._index_operation(document.key, known, ())
 
     def _apply_fence(self, entry: LogEntry, record: Record) -> None:
         owner = log_keys.fence_of(record.key)
@@ -460,6 +476,13 @@ def rejection(intent: EffectFact) -> bytes:
             round=intent.round,
             reason="a fence of its branch stands before it",
         )
+    )
+
+
+def set_aside_mark(op_id: str) -> bytes:
+    """The fact that stands in for a record that could not be taken: of no known kind, so unsafe."""
+    return encode_effect(
+        EffectFact(kind=EffectKind.UNKNOWN, op_id=op_id, reason="the record at this position was set aside")
     )
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .attempts import encode_result
 from .engine import Engine
 from .errors import (
     InvalidArgumentError,
@@ -26,6 +25,7 @@ from .errors import (
 )
 from .facts import EffectFact, EffectKind, Outcome, ResultForm
 from .operations import VOIDED, Operation, Resolution, Status
+from .settling import encode_result
 from .view import OperationView, age_s
 
 CLOCK_SKEW_S = 60.0

@@ -21,7 +21,6 @@ from .engine import Engine
 from .errors import (
     NotFoundError,
     RollbackPendingError,
-    StaleProjectionError,
     WatermarkMangledError,
 )
 from .facts import AgentFact, AgentKind, Crossed
@@ -201,13 +200,13 @@ async def _request(engine: Engine, view: AgentView, evidence: Evidence, policy: 
         return (await engine.view.agent(agent_id)).agent.rollbacks.get(rollback_id)
 
     partition = engine.view.agents_partition(agent_id)
-    rollback = await engine.wait_until(partition, applied, deadline=deadline, beyond=offset)
-    if rollback is None:
-        raise StaleProjectionError(
-            f"the rollback of {agent_id} was not applied in time; nothing was authorised.",
-            next_step="See `fencepost projector lag`; start one with `fencepost projector run`.",
-            partition=str(partition),
-        )
+    rollback = await engine.applied(
+        partition,
+        applied,
+        deadline=deadline,
+        beyond=offset,
+        what=f"the rollback of {agent_id} (nothing was authorised)",
+    )
     if "is being decided" in rollback.rejected or "another segment" in rollback.rejected:
         raise RollbackPendingError(
             f"the rollback of {agent_id} was not accepted: {rollback.rejected}.",
@@ -248,13 +247,13 @@ async def _record(engine: Engine, verdict: Verdict, *, deadline: float) -> Verdi
         rollback = (await engine.view.agent(agent_id)).agent.rollbacks.get(rollback_id)
         return rollback.decision if rollback else None
 
-    decision = await engine.wait_until(partition, applied, deadline=deadline, beyond=offset)
-    if decision is None:
-        raise StaleProjectionError(
-            f"the decision on the rollback of {agent_id} was not applied in time; nothing is authorised until it is.",
-            next_step="See `fencepost agents show`; decide anew when the projector runs.",
-            partition=str(partition),
-        )
+    decision = await engine.applied(
+        partition,
+        applied,
+        deadline=deadline,
+        beyond=offset,
+        what=f"the decision on the rollback of {agent_id} (nothing is authorised until it is)",
+    )
     if decision.verdict == verdict.kind.value:
         return verdict
     reason = Reason(ReasonKind.WITHDRAWN, "somebody withdrew this rollback before it was decided")

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from . import attempts
+from . import attempts, settling
 from .attempts import Claim
 from .calls import Call, EffectOptions, Tool
 from .facts import EffectClass, ResultForm
@@ -103,7 +103,7 @@ def _run_sync(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: dict[str
     finally:
         current.reset(token)
     if claim.owned:
-        settle(session.submit(attempts.commit(claim, value, encode=tool.encode)))
+        settle(session.submit(settling.commit(claim, value, encode=tool.encode)))
     return value
 
 
@@ -125,7 +125,7 @@ async def _run_async(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: d
     finally:
         current.reset(token)
     if claim.owned:
-        await settled(session.submit(attempts.commit(claim, value, encode=tool.encode)))
+        await settled(session.submit(settling.commit(claim, value, encode=tool.encode)))
     return value
 
 
@@ -167,7 +167,7 @@ async def _take_back(claims: list[Claim]) -> None:
     """Withdraw a claim that its caller never heard of; runs after the cancellation of what began it."""
     for claim in claims:
         if claim.owned and not claim.started and not claim.decided:
-            claim.session.in_background(attempts.fail(claim, "withdrawn: whoever began it was gone"))
+            claim.session.in_background(settling.fail(claim, "withdrawn: whoever began it was gone"))
 
 
 async def outcome_of(claim: Claim, options: EffectOptions, error: BaseException) -> None:
@@ -176,9 +176,9 @@ async def outcome_of(claim: Claim, options: EffectOptions, error: BaseException)
         return
     why = f"{type(error).__name__}: {error}"[:500]
     if not claim.started or options.certainly_not(error) or claim.call.unconfirmed:
-        await attempts.fail(claim, why)
+        await settling.fail(claim, why)
     else:
-        await attempts.doubt(claim, why)
+        await settling.doubt(claim, why)
 
 
 def _unrecorded(tool: Tool) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import resolutions, rollbacks, sessions
+from . import opening, resolutions, rollbacks, sessions
 from .engine import Engine
 from .errors import InvalidArgumentError, NotFoundError
 from .facts import EffectClass, Outcome
@@ -67,12 +67,12 @@ class Service:
     async def open_session(
         self, agent_id: str, branch_id: str, *, resumed_from: str | Watermark | None, scope: str
     ) -> sessions.SessionState:
-        """Open a session; see `sessions.open_session`."""
+        """Open a session; see `opening.open_session`."""
         check_id("agent", agent_id, limit=200)
         check_id("branch", branch_id, limit=200)
         if isinstance(resumed_from, str):
             resumed_from = Watermark.parse(resumed_from)
-        return await sessions.open_session(
+        return await opening.open_session(
             self.engine, agent_id, branch_id, resumed_from=resumed_from, scope=scope or agent_id
         )
 
@@ -219,7 +219,7 @@ class Service:
                     return ROOT
                 found = registered.mark
             since = found
-        await sessions.check_watermark(self.engine, view, since)
+        await opening.check_watermark(self.engine, view, since)
         return since.point
 
     async def take_over(self, state: sessions.SessionState) -> list[ReplayedOperation]:

@@ -188,7 +188,7 @@ class AgentSession(_SessionBase):
     """A session, synchronously. Safe to use from several threads."""
 
     def open(self) -> Self:
-        """Open it: its predecessor is fenced. See `sessions.open_session` for what it raises."""
+        """Open it: its predecessor is fenced. See `opening.open_session` for what it raises."""
         opening = self._service.open_session(
             self.agent_id, self.branch_id, resumed_from=self._opening.resumed_from, scope=self._opening.scope
         )

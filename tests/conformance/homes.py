@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fencepost.deploy.processes import Process
-from fencepost.ledger import urls
+from fencepost.ledger import Ledger, urls
 from fencepost.ledger.setup import initialise
 from fencepost.ledger.stores import open_store
 
@@ -44,6 +44,7 @@ class Home:
 
         asyncio.run(create())
         self.start_projector()
+        Ledger.open(self.url).close()  # once it opens, everything answers
         return self
 
     def start_projector(self) -> None:

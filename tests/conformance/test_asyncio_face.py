@@ -114,6 +114,7 @@ def test_probe_and_resolve(world: World) -> None:
         attempt = await session.attempt(key=world.key("p"), **SEND).begin()
         assert attempt.owned
         await attempt.doubt("no answer")
+        world.status(attempt.op_id, Status.IN_DOUBT)
         _, operation = await ledger.run_probe(attempt.op_id)
         assert operation.status is Status.COMMITTED
         again = await session.attempt(key=world.key("p"), **SEND).begin()

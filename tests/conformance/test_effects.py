@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fencepost.ledger import AgentSession
 
 SEND: dict[str, Any] = {"tool": "mail.send", "kind": EffectClass.IRREVERSIBLE}
-UNUSABLE = ["", "   ", "x" * 600, "bell\x07", "null\x00", "line\nbreak", " edge ", 7, None]
 
 
 @pytest.fixture

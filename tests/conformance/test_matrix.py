@@ -113,6 +113,15 @@ def test_c_wording_of_a_rival_is_kept(world: World, ledger: Ledger) -> None:
     assert world.hits("C2") == 1
 
 
+@pytest.mark.xfail(strict=True, reason="an absorbed call leaves no trace of its own wording in the log")
+def test_c_wording_of_an_absorbed_call_is_kept(world: World) -> None:
+    """C: the wording of a call that came after the commit is kept as a variant of the operation as well."""
+    world.run(charge("C3", note="first"))
+    world.run(charge("C3", note="reworded"), agent=f"other-{world.agent}")
+    assert world.hits("C3") == 1
+    assert len(world.status(world.op_id("C3"), Status.COMMITTED).variants) == 2
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_d_another_amount(world: World, *, restarted: bool) -> None:
     """D: 70 instead of 50 under one op is an error that names both, never a silent replay of 50."""

@@ -188,7 +188,7 @@ def test_number_of_a_fact_that_may_still_arrive(
         act(world, session, kind)
     faulty.heal()
     session.checkpoint("c")
-    verdict = world.preview("c")
+    verdict = ledger.preview_rollback(world.agent, checkpoint="c")
     assert [reason.kind for reason in verdict.reasons] == [ReasonKind.WATERMARK_AHEAD]
 
 

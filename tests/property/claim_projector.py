@@ -6,18 +6,30 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from property import claim_world as claims
-from property.claim_world import DEBTS, ESSENTIAL, FENCES, OP, OPS, PARTITION, UNJUDGED, UNSAFE, Switches, World
+from property.claim_world import PARTITION, Switches, World
 
 from fencepost.ledger import log_keys
 from fencepost.ledger.facts import EffectFact, EffectKind, encode_effect
 from fencepost.ledger.history import LogEntry, Record
 from fencepost.ledger.ports import DocumentKey, Header
-from fencepost.ledger.projection import Debt, PartitionFold, document_of, reassertion
+from fencepost.ledger.projection import (
+    DEBTS,
+    FENCES,
+    OPS,
+    UNJUDGED,
+    UNSAFE,
+    Debt,
+    PartitionFold,
+    document_of,
+    reassertion,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 Projected = frozenset[tuple[DocumentKey, bytes]]
+ESSENTIAL = frozenset({OPS, FENCES, UNJUDGED, DEBTS, UNSAFE})
+"""The collections on which something depends; indexes can be left out of a search."""
 HORIZON = log_keys.horizon(0, lambda _: 0)
 MARKER = Record(HORIZON, (), encode_effect(EffectFact(kind=EffectKind.HORIZON)))
 
@@ -232,6 +244,3 @@ def _machinery(world: World, projector: Projector, bounds: Bounds) -> Iterator[S
 
 def _of(op_id: str) -> tuple[DocumentKey, DocumentKey]:
     return DocumentKey(OPS, op_id), DocumentKey(UNSAFE, op_id)
-
-
-__all__ = ["OP", "Bounds", "Projector", "fold_log", "steps"]

@@ -8,7 +8,7 @@ transitions exhaustively, a state machine at random. The projector's decisions a
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from fencepost.ledger import history, log_keys
@@ -19,10 +19,7 @@ from fencepost.ledger.ports import DocumentKey, Header
 from fencepost.ledger.positions import Partition, Position, Topic
 from fencepost.ledger.projection import (
     DEBTS,
-    FENCES,
     OPS,
-    UNJUDGED,
-    UNSAFE,
     Debt,
     fence_document,
     fence_epoch,
@@ -38,12 +35,10 @@ FENCE = log_keys.fence("A", "main", 0, lambda _: 0)
 OP_DOCUMENT = DocumentKey(OPS, OP)
 FENCE_DOCUMENT = fence_document("A", "main")
 BUSY = frozenset({Status.OWNED, Status.COMMITTED, Status.IN_DOUBT})
-ESSENTIAL = frozenset({OPS, FENCES, UNJUDGED, DEBTS, UNSAFE})
-"""The collections on which something depends; indexes can be left out of a search."""
 
 
-known = cache(read_history)
-folded = cache(fold_operation)
+known = lru_cache(65536)(read_history)
+folded = lru_cache(65536)(fold_operation)
 
 
 @dataclass(frozen=True, slots=True)

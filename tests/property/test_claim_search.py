@@ -6,7 +6,6 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import pytest
-
 from property.claim_projector import Bounds, Projector, steps
 from property.claim_world import Session, Switches, World, harm, violation
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -145,7 +146,7 @@ def test_union_is_commutative_associative_and_idempotent(a: History, b: History,
 def test_cutting_a_history_into_records_loses_nothing(facts: History, cuts: list[int]) -> None:
     """However much of it each record carries, with repeats."""
     bounds = sorted({0, len(facts), *(min(cut, len(facts)) for cut in cuts)})
-    parts = [facts[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
+    parts = [facts[low:high] for low, high in pairwise(bounds)]
     overlapping = [merge(*parts[: n + 1]) for n in range(len(parts))]
     assert merge(*parts, *overlapping) == facts
 

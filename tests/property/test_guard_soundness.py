@@ -36,6 +36,8 @@ CLASSES = st.sampled_from(
 )  # fmt: skip
 HARMLESS = {(EffectClass.READ, False), (EffectClass.REPEATABLE, False), (EffectClass.IDEMPOTENT, True)}
 MAX_SEQ = 6
+KINDS = [k for k in EffectKind if k.value not in {"FENCED", "HORIZON"}]
+KINDS += [EffectKind.INTENDED, EffectKind.COMMITTED] * 6
 
 
 @dataclass(frozen=True)
@@ -68,19 +70,14 @@ def chain(resumes: list[tuple[int, int] | None], session: int, seq: int) -> dict
 def operations(draw: st.DrawFn, op_id: str, sessions: int) -> Operation:
     """Any history of a few attempts of this agent and of another."""
     effect_class, order_safe = draw(CLASSES)
-    facts = []
+    facts: list[PositionedFact] = []
     owner: dict[str, tuple[str, int]] = {}
     for offset in range(draw(st.integers(1, 6))):
         attempt = draw(st.sampled_from("abc"))
         agent, session = owner.setdefault(
             attempt, (draw(st.sampled_from(["me", "other"])), draw(st.integers(0, sessions - 1)))
         )
-        kind = draw(
-            st.sampled_from(
-                [k for k in EffectKind if k.value not in {"FENCED", "HORIZON"}]
-                + [EffectKind.INTENDED, EffectKind.COMMITTED] * 3
-            )
-        )
+        kind = draw(st.sampled_from(KINDS))
         told = fold_operation(op_id, merge(facts))
         fact = EffectFact(
             kind=kind, op_id=op_id, attempt_id=attempt, agent_id=agent, branch_id="main",
@@ -157,19 +154,18 @@ def _open_or_unknown(case: Case, op: Operation) -> Iterator[str]:
             yield "happened"
 
 
-@settings(max_examples=1500)
+@settings(max_examples=500)
 @given(cases())
 def test_strict_authorises_exactly_when_nothing_harmful_is_unknown(case: Case) -> None:
     """Sound: never over an effect. Complete: a refusal has an effect behind it."""
     found = [why for seen in case.evidence.operations for why in harmful(case, seen)]
     verdict = decide(case.evidence, Policy.STRICT)
     event(f"{verdict.kind}: {sorted(set(found))}")
-    assert verdict.authorised is not found or verdict.authorised is (not found)
     assert verdict.authorised is (not found), (verdict, found)
     assert verdict.authorised or all(reason.effect for reason in verdict.reasons)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(cases())
 def test_gated_goes_only_over_what_is_settled_and_says_so(case: Case) -> None:
     """Everything that STRICT allows; beyond it only committed effects, each named."""
@@ -181,7 +177,7 @@ def test_gated_goes_only_over_what_is_settled_and_says_so(case: Case) -> None:
         assert {blocker.op_id for blocker in gated.crossed} == {op_id for op_id, why in found.items() if why}
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(cases(), st.integers(0, MAX_SEQ))
 def test_an_older_point_of_the_same_session_never_knows_more(case: Case, seq: int) -> None:
     """What is refused at a watermark is refused at every earlier one of its session."""
@@ -193,7 +189,7 @@ def test_an_older_point_of_the_same_session_never_knows_more(case: Case, seq: in
     assert decide(case.evidence, Policy.STRICT).authorised or not decide(earlier, Policy.STRICT).authorised
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(cases())
 def test_every_effect_is_done_by_an_attempt_that_the_guard_can_see(case: Case) -> None:
     """Whoever committed, without the operation being his and without an anomaly, has done harmless or undone things."""

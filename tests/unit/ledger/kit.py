@@ -118,10 +118,10 @@ class MemoryPartition:
         self.log.append(LogEntry(self.partition, offset, 1000 + offset, record.key, record))
         return Position(0, offset)
 
-    def append_raw(self, key: str | None, problem: str) -> Position:
+    def append_raw(self, key: str | None, problem: str, *, stray: bool = False) -> Position:
         """Something that is no record."""
         offset = len(self.log)
-        self.log.append(LogEntry(self.partition, offset, 1000 + offset, key, None, problem))
+        self.log.append(LogEntry(self.partition, offset, 1000 + offset, key, None, problem, stray))
         return Position(0, offset)
 
     def project(self, count: int = 1_000_000) -> None:

@@ -102,11 +102,12 @@ def test_the_tree_in_the_modules_docstring_is_the_tree() -> None:
 
 
 def raised_calls() -> list[tuple[str, ast.Call]]:
-    found = []
+    found: list[tuple[str, ast.Call]] = []
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMES:
-                found.append((f"{path.name}:{node.lineno} {node.func.id}", node))
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        calls = [n for n in nodes if isinstance(n, ast.Call)]
+        named = [(c.func.id, c) for c in calls if isinstance(c.func, ast.Name) and c.func.id in NAMES]
+        found += [(f"{path.name}:{call.lineno} {name}", call) for name, call in named]
     return found
 
 

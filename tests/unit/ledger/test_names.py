@@ -12,7 +12,7 @@ from fencepost.ledger import log_keys, urls
 from fencepost.ledger.errors import InvalidArgumentError
 from fencepost.ledger.positions import NOWHERE, Partition, Position, Topic
 
-ids = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
+ids = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 KAFKA = "kafka://host:9092/ledger?projection=redis://host:6379/0"
 
 

@@ -122,6 +122,12 @@ def test_a_rejected_intent_never_owns_wherever_the_verdict_stands() -> None:
         assert op.owner.attempt_id == "b"
 
 
+def test_a_rejected_intent_is_told_as_rejected_whatever_the_status() -> None:
+    """Its session must learn that it is fenced, and not that somebody was faster."""
+    op = fold(intended("a"), intended("b"), effect("REJECTED", "b"))
+    assert (op.attempts["b"].state, op.status) == (AttemptState.REJECTED, Status.OWNED)
+
+
 def test_a_rejected_intent_does_not_define_the_operation() -> None:
     """What never counted cannot make a later, different call a conflict."""
     op = fold(intended("a", identity_digest="other"), effect("REJECTED", "a"), intended("b"))

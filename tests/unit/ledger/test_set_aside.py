@@ -15,6 +15,7 @@ from unit.ledger.kit import (
     committed,
     effect,
     encoded,
+    failed,
     fenced,
     intended,
     opened,
@@ -38,6 +39,7 @@ from fencepost.ledger.projection import (
     bits_of,
     document_of,
     seqs,
+    set_aside_mark,
     set_bits,
 )
 
@@ -57,7 +59,33 @@ def test_a_record_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(log: Mem
     assert log.collection(UNSAFE).keys() == {OP}
     assert log.collection(OPEN)[OP] == b"unsafe"
     assert log.operation("x").status.value == "owned"
-    assert log.fold.debts == {}
+    assert log.operation().status.value == "unsafe"
+    assert log.fold.debts == {OP: Debt(0, 1000)}
+
+
+def test_what_was_set_aside_stays_unsafe_when_the_record_is_gone(log: MemoryPartition) -> None:
+    """The mark is in the operation's own history: the cleaner and a rebuild do not make it safe."""
+    log.append(OP, intended("a"))
+    log.append_raw(OP, "undecodable: rubbish")
+    log.project()
+    log.append(OP, failed("a"), log.history())
+    log.project()
+    log.pay()
+    log.clean()
+    assert all(entry is None or entry.record is not None for entry in log.log)
+    log.lose()
+    log.project()
+    assert log.operation().status.value == "unsafe"
+    assert log.collection(OPEN)[OP] == b"unsafe"
+    log.append(OP, resolved("ABSENT", version_of(log)), log.history())
+    log.project()
+    assert log.operation().status.value == "free"
+    assert log.collection(OPEN) == {}
+
+
+def version_of(log: MemoryPartition) -> int:
+    """The offset that the operation's version names."""
+    return Position.parse(log.operation().version).offset
 
 
 def test_a_tombstone_of_a_known_key_is_owed(log: MemoryPartition) -> None:
@@ -72,7 +100,16 @@ def test_a_tombstone_of_a_known_key_is_owed(log: MemoryPartition) -> None:
     assert [entry.offset for entry in log.log if entry] == [2]
     log.lose()
     log.project()
-    assert log.operation().status.value == "owned"
+    assert log.operation().status.value == "unsafe"
+    assert list(log.operation().attempts) == ["a"]
+
+
+def test_a_record_of_another_partition_touches_nothing(log: MemoryPartition) -> None:
+    """It is reported; the history of its key stands elsewhere, so nothing is owed here."""
+    log.append_raw(OP, "the key belongs to partition 3", stray=True)
+    log.project()
+    assert set(log.documents) == {DocumentKey(SET_ASIDE, "0")}
+    assert log.fold.debts == {}
 
 
 def test_a_record_without_a_key_is_only_reported(log: MemoryPartition) -> None:
@@ -96,7 +133,7 @@ def test_a_fact_that_names_another_operation_is_not_taken(log: MemoryPartition) 
     log.append(OP, stray)
     log.append(OP, intended("b"), (PositionedFact(Position(0, 0), encoded(stray)),))
     log.project()
-    assert log.history() == ()
+    assert {fact for _, fact in log.history()} == {set_aside_mark(OP)}
     assert len(log.collection(SET_ASIDE)) == 2
     assert "another operation" in json.loads(log.collection(UNSAFE)[OP])["problem"]
 
@@ -117,7 +154,8 @@ def test_a_fact_that_does_not_decode_sets_the_whole_record_aside(log: MemoryPart
     log.append_record(Record(OP, (*log.history(), PositionedFact(Position(0, 5), b"rubbish")), encoded(committed("a"))))
     log.append_record(Record(FENCE, (), b"rubbish"))
     log.project()
-    assert log.operation().status.value == "owned"
+    assert log.operation().status.value == "unsafe"
+    assert [fact for _, fact in log.history()] == [encoded(intended("a")), set_aside_mark(OP)]
     assert "a fact is undecodable" in json.loads(log.collection(SET_ASIDE)["1"])["problem"]
     assert log.fold.debts == {OP: Debt(1, 1001)}
     assert set(log.collection(UNSAFE)) == {OP, FENCE}

@@ -1,0 +1,180 @@
+"""Opening a session: it speaks for its branch from now on, and its predecessor is fenced.
+
+1. read the agent; choose the point that the session resumes from
+2. publish SESSION_OPENED and wait until it is applied; its position is the epoch
+3. fence the predecessor in every partition of the effects log and wait for it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+
+from . import log_keys
+from .engine import Engine, here
+from .errors import FencedError, RefusedError, RollbackPendingError, StoreUnavailableError
+from .facts import AgentFact, AgentKind
+from .guard import Reason, ReasonKind
+from .lineage import ROOT, Branch, Checkpoint, Session
+from .sessions import SessionState
+from .view import AgentView
+from .watermarks import Point, Watermark
+
+STALE_ROLLBACK_S = 60.0
+"""A rollback that nobody decided for so long may be withdrawn by whoever needs the branch."""
+
+
+async def open_session(
+    engine: Engine,
+    agent_id: str,
+    branch_id: str,
+    *,
+    resumed_from: Watermark | None = None,
+    scope: str = "",
+) -> SessionState:
+    """Open a session that speaks for a branch from now on.
+
+    Args:
+        resumed_from: the watermark in the state that the agent was restored from. Without it:
+            the end of the predecessor if that was closed, else its last checkpoint, since the
+            memory of a process that died is gone.
+        scope: the unit of work for derived op ids.
+
+    Raises:
+        RefusedError: the watermark is of another ledger or agent, or ahead of the ledger.
+        RollbackPendingError: a rollback of the branch is being decided; try again.
+        FencedError: the branch is closed.
+        StaleProjectionError: the projection does not catch up in time; try again.
+    """
+    deadline = engine.clock.monotonic() + engine.limits.apply_s
+    opened: Session | str = ""
+    pending = None
+    for _ in range(10):
+        view = await engine.patiently(functools.partial(engine.view.agent, agent_id), deadline=deadline)
+        pending = view.agent.pending
+        await _withdraw_if_stale(engine, view)
+        opened = await _try_open(engine, view, branch_id, resumed_from=resumed_from, deadline=deadline)
+        if isinstance(opened, Session):
+            return await _take_over(engine, agent_id, opened, deadline=deadline, scope=scope)
+        if not ("another segment" in opened or "being decided" in opened):
+            raise FencedError(
+                f"no session can be opened on {agent_id}/{branch_id}: {opened}.",
+                next_step="Open one on another branch, or see `fencepost agents show`.",
+                session_id="",
+                reason=opened,
+            )
+        await asyncio.sleep(0.2)
+    raise RollbackPendingError(
+        f"no session can be opened on {agent_id}/{branch_id} now: {opened}.",
+        next_step="Wait for the decision; see `fencepost agents show`.",
+        rollback_id=pending.rollback_id if pending else "",
+    )
+
+
+async def _try_open(
+    engine: Engine, view: AgentView, branch_id: str, *, resumed_from: Watermark | None, deadline: float
+) -> Session | str:
+    agent_id = view.agent.agent_id
+    branch = view.agent.branches.get(branch_id)
+    if resumed_from is not None:
+        await check_watermark(engine, view, resumed_from)
+        point = resumed_from.point
+    else:
+        point = resume_point(branch, view.checkpoints)
+    session_id = engine.new_id()
+    host, pid = here()
+    fact = AgentFact(
+        kind=AgentKind.SESSION_OPENED,
+        agent_id=agent_id,
+        branch_id=branch_id,
+        session_id=session_id,
+        segment=branch.segment if branch else "",
+        watermark="" if point == ROOT else Watermark(engine.ledger_id, agent_id, branch_id, *point).token,
+        host=host,
+        pid=pid,
+        time_ms=engine.clock.wall_ms(),
+    )
+    offset = await engine.publish_agent(log_keys.session(agent_id, session_id), fact)
+    partition = engine.view.agents_partition(agent_id)
+
+    async def applied() -> Session | None:
+        return (await engine.view.agent(agent_id)).agent.sessions.get(session_id)
+
+    session = await engine.applied(
+        partition, applied, deadline=deadline, beyond=offset, what=f"the opening of a session on {agent_id}/{branch_id}"
+    )
+    return session.rejected or session
+
+
+async def _take_over(engine: Engine, agent_id: str, session: Session, *, deadline: float, scope: str) -> SessionState:
+    view = await engine.patiently(functools.partial(engine.view.agent, agent_id), deadline=deadline)
+    branch = view.agent.branches[session.branch_id]
+    if branch.sessions[0].session_id != session.session_id:
+        await engine.fence(
+            agent_id, [session.branch_id], session.epoch, deadline=deadline, reason="a new session opened"
+        )
+    state = SessionState(
+        engine, agent_id, session.branch_id, session.session_id, session.epoch, session.parent,
+        session.segment, scope,
+    )  # fmt: skip
+    state.crossed = view.agent.crossed(session.branch_id)
+    state.declared = view.agent.declared
+    with contextlib.suppress(StoreUnavailableError):  # advisory, but it is heard of from the beginning
+        await engine.store.projection.beat([session.session_id])
+    engine.begin_beating(session.session_id)
+    return state
+
+
+def resume_point(branch: Branch | None, checkpoints: dict[str, Checkpoint]) -> Point:
+    """What a session knows that does not say what it was restored from."""
+    if branch is None:
+        return ROOT
+    head = branch.head
+    if head is None or head.segment != branch.segment:
+        return branch.origin
+    if head.sealed_seq is not None:
+        return Point(head.epoch, head.sealed_seq)
+    marks = [c.mark.point for c in checkpoints.values() if c.mark and c.mark.epoch == head.epoch]
+    return max(marks, default=head.parent)
+
+
+async def check_watermark(engine: Engine, view: AgentView, mark: Watermark) -> None:
+    """Raises RefusedError unless the watermark is of this ledger and agent and not ahead of it."""
+    session = view.agent.by_epoch(mark.epoch)
+    reason = None
+    if mark.ledger_id != engine.ledger_id or mark.agent_id != view.agent.agent_id:
+        reason = Reason(
+            ReasonKind.WATERMARK_OF_ANOTHER_LEDGER,
+            f"the watermark belongs to ledger {mark.ledger_id}, agent {mark.agent_id}; "
+            f"this is ledger {engine.ledger_id}, agent {view.agent.agent_id}",
+        )
+    elif session is None or mark.seq > await engine.view.written(session, view.checkpoint_facts):
+        reason = Reason(
+            ReasonKind.WATERMARK_AHEAD,
+            f"the watermark stands at {mark.epoch}/{mark.seq}, which this ledger does not know",
+        )
+    if reason is not None:
+        raise RefusedError(
+            f"watermark: {reason.text}.",
+            next_step="Use the ledger that the watermark names, or let an operator reconcile.",
+            field="watermark",
+            reason=reason,
+        )
+
+
+async def _withdraw_if_stale(engine: Engine, view: AgentView) -> None:
+    """Decide, as withdrawn, a rollback whose guard is gone; the first decision counts."""
+    pending = view.agent.pending
+    if pending is None or view.header.now_ms - pending.fact.time_ms < STALE_ROLLBACK_S * 1000:
+        return
+    fact = AgentFact(
+        kind=AgentKind.ROLLBACK_DECIDED,
+        agent_id=view.agent.agent_id,
+        branch_id=pending.branch_id,
+        rollback_id=pending.rollback_id,
+        verdict="WITHDRAWN",
+        reasons=("its guard did not decide",),
+        time_ms=engine.clock.wall_ms(),
+    )
+    await engine.publish_agent(log_keys.rollback(view.agent.agent_id, pending.rollback_id), fact)

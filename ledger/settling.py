@@ -1,0 +1,97 @@
+"""Settling an attempt (DESIGN section 4): committed, failed, or in doubt.
+
+COMMITTED with the result; FAILED only if the effect certainly did not happen; IN_DOUBT otherwise. An
+outcome that cannot be published is raised at the end, the result attached.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from .attempt_facts import outcome, text
+from .attempts import Claim
+from .errors import OutcomeUnknownError, RecordTooLargeError, StoreError
+from .facts import EffectFact, EffectKind, ResultForm
+from .identity import digest
+
+
+async def commit(claim: Claim, value: Any, *, reference: str = "", encode: Callable[[Any], bytes] | None = None) -> None:  # fmt: skip
+    """The effect happened. A result that cannot be encoded is still a commit.
+
+    Raises OutcomeUnknownError with `result` attached when the commit cannot be published.
+    """
+    form, data, why = encode_result(value, claim.session.engine.limits.max_result_bytes, encode)
+    fact = replace(
+        outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.COMMITTED),
+        result=data if form is ResultForm.JSON else None,
+        result_form=form,
+        result_digest=digest(data) if data is not None else "",
+        result_reference=text(reference, 2000),
+        error=text(why, 500),
+    )
+    claim.value = value
+    await _settle(claim, fact, "committed")
+
+
+async def fail(claim: Claim, why: str) -> None:
+    """The effect certainly did not happen; the operation is free again."""
+    if claim.call.unconfirmed:  # nothing was claimed, so there is nothing to free
+        _decided(claim, "failed")
+        return
+    fact = outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.FAILED)
+    await _settle(claim, replace(fact, error=text(why, 500)), "failed")
+
+
+async def doubt(claim: Claim, why: str) -> None:
+    """The effect may or may not have happened. Only a probe, an operator, or a late outcome decides."""
+    if claim.call.unconfirmed:
+        _decided(claim, "in doubt")
+        return
+    fact = outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.IN_DOUBT)
+    await _settle(claim, replace(fact, reason=text(why, 500), error=text(why, 500)), "in doubt")
+
+
+async def _settle(claim: Claim, fact: EffectFact, decided: str) -> None:
+    session = claim.session
+    if claim.call.unconfirmed:
+        session.in_background(session.engine.publish_effect(fact, claim.history))
+        _decided(claim, decided)
+        return
+    try:
+        await session.engine.publish_effect(fact, claim.history)
+    except (StoreError, RecordTooLargeError) as error:
+        if not isinstance(error, OutcomeUnknownError):
+            session.sequence.void(fact.seq)
+        raise OutcomeUnknownError(
+            f"the outcome of {claim.call.op_id} ({decided}) could not be published; the ledger shows it "
+            "as owned or in doubt.",
+            next_step="Keep the attached result; settle it with `fencepost in-doubt resolve`.",
+            op_id=claim.call.op_id,
+            result=claim.value,
+        ) from error
+    _decided(claim, decided)
+
+
+def _decided(claim: Claim, decided: str) -> None:
+    claim.decided = decided
+    claim.session.open_attempts.pop(claim.attempt_id, None)
+
+
+def encode_result(
+    value: Any, limit: int, encode: Callable[[Any], bytes] | None = None
+) -> tuple[ResultForm, bytes | None, str]:
+    """(form, JSON bytes, why it could not be encoded) of a result; `limit` in bytes."""
+    if value is None:
+        return ResultForm.NONE, None, ""
+    try:
+        data = encode(value) if encode else _json(value)
+    except Exception as error:  # noqa: BLE001 (any encoder may raise anything; a commit it stays)
+        return ResultForm.NOT_ENCODABLE, None, f"{type(error).__name__}: {error}"[:300]
+    return (ResultForm.JSON if len(data) <= limit else ResultForm.TOO_LARGE), data, ""
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
