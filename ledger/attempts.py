@@ -172,6 +172,7 @@ async def _settled(session: SessionState, call: Call, view: OperationView) -> Cl
         settled = operation.settled
         if settled is None or settled.session_id != session.session_id or settled.seq == 0:
             await session.note_absorbed(call.op_id, operation.round, call.tool)
+        _note_wording(session, call, view)
         return Claim(session, call, operation, owned=False, round=operation.round)
     if operation.status is Status.IN_DOUBT:
         reason = operation.owner.outcome.reason if operation.owner and operation.owner.outcome else ""
@@ -179,6 +180,15 @@ async def _settled(session: SessionState, call: Call, view: OperationView) -> Cl
     if operation.status is Status.OWNED and view.seen.owner_ended:
         raise _in_doubt(call, "the session that owned it is over and left no outcome")
     return None
+
+
+def _note_wording(session: SessionState, call: Call, view: OperationView) -> None:
+    """Keep the wording of an absorbed call as a variant: an intent on a committed op never owns it."""
+    operation = view.operation
+    room = len(operation.attempts) < session.engine.limits.max_attempts
+    if room and call.content_digest not in {"", *operation.variants}:
+        wording = intent(session, call, session.engine.new_id(), operation)
+        session.in_background(session.engine.publish_effect(wording, view.facts))
 
 
 async def _wait_for_owner(session: SessionState, call: Call, view: OperationView, patience: float) -> None:

@@ -113,7 +113,6 @@ def test_c_wording_of_a_rival_is_kept(world: World, ledger: Ledger) -> None:
     assert world.hits("C2") == 1
 
 
-@pytest.mark.xfail(strict=True, reason="an absorbed call leaves no trace of its own wording in the log")
 def test_c_wording_of_an_absorbed_call_is_kept(world: World) -> None:
     """C: the wording of a call that came after the commit is kept as a variant of the operation as well."""
     world.run(charge("C3", note="first"))
@@ -239,4 +238,6 @@ def test_l_plan_carried_out_twice(world: World, ledger: Ledger) -> None:
     assert (world.hits("L1"), world.hits("L2")) == (1, 1)
     for name in ("L1", "L2"):
         operation = world.status(world.op_id(name), Status.COMMITTED)
-        assert len(operation.attempts) == 1
+        states = [attempt.state for attempt in operation.attempts.values()]
+        assert states.count(AttemptState.COMMITTED) == 1
+        assert set(states) <= {AttemptState.COMMITTED, AttemptState.LOST}  # another wording is kept, and owns nothing
