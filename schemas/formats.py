@@ -151,7 +151,7 @@ def _type_defaults(schema: Schema) -> None:
         _type_defaults(schema.get("values"))
 
 
-def _detached(value: Any) -> Any:  # noqa: ANN401 - any Avro value
+def _detached(value: Any) -> Any:
     """A copy of the containers: a default that was filled in belongs to the schema, and the caller may change his."""
     if isinstance(value, dict):
         return {key: _detached(part) for key, part in value.items()}

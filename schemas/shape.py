@@ -44,7 +44,7 @@ def compile_shape(schema: Schema) -> Shape:  # noqa: PLR0911 - one return per Av
             return compile_shape(inner)
 
 
-def typed_default(schema: Schema, default: Any) -> Any:  # noqa: ANN401, PLR0911 - any Avro value, a return per type
+def typed_default(schema: Schema, default: Any) -> Any:  # noqa: PLR0911 - any Avro value, a return per type
     """The value that a field's ``default`` in a schema file stands for.
 
     JSON has no bytes, so the file has a string of code points below 256 in their place; a record's default may leave out
@@ -78,7 +78,7 @@ def _record(schema: Mapping[str, Any]) -> Shape:
     )
     names = frozenset(name for name, _, _ in fields)
 
-    def shape(value: Any) -> dict[str, Any]:  # noqa: ANN401
+    def shape(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise MismatchError(_expected("a mapping", value))
         if not value.keys() <= names:
@@ -100,7 +100,7 @@ def _record(schema: Mapping[str, Any]) -> Shape:
 def _union(branches: Sequence[Schema]) -> Shape:
     shapes = tuple(compile_shape(branch) for branch in branches)
 
-    def shape(value: Any) -> Any:  # noqa: ANN401
+    def shape(value: Any) -> Any:
         for part in shapes:
             try:
                 return part(value)
@@ -108,14 +108,14 @@ def _union(branches: Sequence[Schema]) -> Shape:
                 continue
         raise MismatchError(_expected(f"one of {list(branches)}", value))
 
-    def optional(value: Any) -> Any:  # noqa: ANN401
+    def optional(value: Any) -> Any:
         return None if value is None else shapes[1](value)
 
     return optional if branches[0] == "null" and len(branches) == 2 else shape  # noqa: PLR2004 - null and one more
 
 
 def _array(item: Shape) -> Shape:
-    def shape(value: Any) -> list[Any]:  # noqa: ANN401
+    def shape(value: Any) -> list[Any]:
         if not isinstance(value, (list, tuple)):
             raise MismatchError(_expected("a list", value))
         return [item(part) for part in value]
@@ -124,7 +124,7 @@ def _array(item: Shape) -> Shape:
 
 
 def _map(item: Shape) -> Shape:
-    def shape(value: Any) -> dict[str, Any]:  # noqa: ANN401
+    def shape(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise MismatchError(_expected("a mapping", value))
         return {key: item(value[key]) for key in sorted(map(_string, value))}
@@ -136,7 +136,7 @@ def _enum(schema: Mapping[str, Any]) -> Shape:
     symbols = {symbol: symbol for symbol in schema["symbols"]}  # gives back plain text for a StrEnum's member
     fallback = schema["default"]
 
-    def shape(value: Any) -> str:  # noqa: ANN401
+    def shape(value: Any) -> str:
         if not isinstance(value, str):
             raise MismatchError(_expected("an enum symbol", value))
         found: str = symbols.get(value, fallback)
@@ -146,7 +146,7 @@ def _enum(schema: Mapping[str, Any]) -> Shape:
 
 
 def _fixed(size: int) -> Shape:
-    def shape(value: Any) -> bytes:  # noqa: ANN401
+    def shape(value: Any) -> bytes:
         if len(_bytes(value)) != size:
             raise MismatchError(f"expected {size} bytes, got {len(value)}")
         return bytes(value)
@@ -157,7 +157,7 @@ def _fixed(size: int) -> Shape:
 def _integer(bits: int) -> Shape:
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
 
-    def shape(value: Any) -> int:  # noqa: ANN401
+    def shape(value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
             raise MismatchError(_expected("an integer", value))
         if not low <= value <= high:
@@ -167,7 +167,7 @@ def _integer(bits: int) -> Shape:
     return shape
 
 
-def _float(value: Any) -> float:  # noqa: ANN401
+def _float(value: Any) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise MismatchError(_expected("a number", value))
     try:
@@ -176,25 +176,25 @@ def _float(value: Any) -> float:  # noqa: ANN401
         raise MismatchError("is too large for a float") from None
 
 
-def _string(value: Any) -> str:  # noqa: ANN401
+def _string(value: Any) -> str:
     if not isinstance(value, str):
         raise MismatchError(_expected("text", value))
     return value
 
 
-def _bytes(value: Any) -> bytes:  # noqa: ANN401
+def _bytes(value: Any) -> bytes:
     if not isinstance(value, bytes):
         raise MismatchError(_expected("bytes", value))
     return value
 
 
-def _boolean(value: Any) -> bool:  # noqa: ANN401
+def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise MismatchError(_expected("true or false", value))
     return value
 
 
-def _null(value: Any) -> None:  # noqa: ANN401
+def _null(value: Any) -> None:
     if value is not None:
         raise MismatchError(_expected("null", value))
 
