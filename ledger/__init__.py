@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ResultNotRecordedError,
         RollbackPendingError,
         StaleProjectionError,
+        StoreClosedError,
         StoreError,
         StoreUnavailableError,
         TooManyAttemptsError,
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
     )
     from .facade import AsyncLedger, Ledger
     from .facts import EffectClass, Outcome
-    from .guard import Policy, ReasonKind, Verdict, VerdictKind, WayOn
+    from .guard import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
+    from .operations import Operation
     from .replay import ReplayedOperation
     from .resolutions import OpenOperation, ProbeAnswer
     from .service import AgentWatermark
@@ -61,13 +63,14 @@ _HOMES = {
         "GuaranteeError", "InvalidArgumentError", "LogGapError", "NotFoundError",
         "OperationConflictError", "OperationInDoubtError", "OperationInFlightError",
         "OutcomeUnknownError", "PublishRefusedError", "RecordTooLargeError", "RefusedError",
-        "ResultNotRecordedError", "RollbackPendingError", "StaleProjectionError", "StoreError",
+        "ResultNotRecordedError", "RollbackPendingError", "StaleProjectionError", "StoreClosedError", "StoreError",
         "StoreUnavailableError", "TooManyAttemptsError", "UndecidedError", "UnsafeRollbackError",
         "UsageError", "VersionMovedError", "WatermarkMangledError",
     ],
     "facade": ["AsyncLedger", "Ledger"],
     "facts": ["EffectClass", "Outcome"],
-    "guard": ["Policy", "ReasonKind", "Verdict", "VerdictKind", "WayOn"],
+    "guard": ["Blocker", "Policy", "Reason", "ReasonKind", "Verdict", "VerdictKind", "WayOn"],
+    "operations": ["Operation"],
     "replay": ["ReplayedOperation"],
     "resolutions": ["OpenOperation", "ProbeAnswer"],
     "service": ["AgentWatermark"],
@@ -78,13 +81,13 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AgentSession", "AgentWatermark", "AlreadyExistsError", "AsyncAgentSession", "AsyncAttempt",
-    "AsyncLedger", "Attempt", "ConflictError", "DivergenceHeldError", "EffectClass",
+    "AsyncLedger", "Attempt", "Blocker", "ConflictError", "DivergenceHeldError", "EffectClass",
     "EffectNotExecuted", "FencedError", "FencepostError", "GuaranteeError", "InvalidArgumentError",
-    "Ledger", "Limits", "LogGapError", "NotFoundError", "OpenOperation", "OperationConflictError",
-    "OperationInDoubtError", "OperationInFlightError", "Outcome", "OutcomeUnknownError", "Policy",
-    "ProbeAnswer", "PublishRefusedError", "ReasonKind", "RecordTooLargeError", "RefusedError",
+    "Ledger", "Limits", "LogGapError", "NotFoundError", "OpenOperation", "Operation",
+    "OperationConflictError", "OperationInDoubtError", "OperationInFlightError", "Outcome", "OutcomeUnknownError", "Policy",
+    "ProbeAnswer", "PublishRefusedError", "Reason", "ReasonKind", "RecordTooLargeError", "RefusedError",
     "ReplayedOperation", "ResultNotRecordedError", "RollbackPendingError", "StaleProjectionError",
-    "StoreError", "StoreUnavailableError", "TooManyAttemptsError", "UndecidedError",
+    "StoreClosedError", "StoreError", "StoreUnavailableError", "TooManyAttemptsError", "UndecidedError",
     "UnsafeRollbackError", "UsageError", "Verdict", "VerdictKind", "VersionMovedError", "Watermark",
     "WatermarkMangledError", "WayOn",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ from . import projection as docs
 from .errors import (
     FencepostError,
     GuaranteeError,
+    InvalidArgumentError,
     OutcomeUnknownError,
     StaleProjectionError,
     StoreClosedError,
@@ -37,6 +38,8 @@ from .view import View
 
 T = TypeVar("T")
 
+ROOM_BYTES = 900_000
+"""What a record has room for beside names and positions, so that an outcome always fits."""
 LOOK_AGAIN_S = 0.1
 """Pause before a projection that may not be believed, or a store that is away, is asked again."""
 LOOK_AT_LEAST_S = 1.0
@@ -70,6 +73,16 @@ class Limits:
     max_arguments_bytes: int = 64_000
     max_history_bytes: int = 500_000
     max_attempts: int = 64
+
+    def __post_init__(self) -> None:
+        largest = self.max_history_bytes + self.max_arguments_bytes + self.max_result_bytes
+        if largest > ROOM_BYTES:
+            raise InvalidArgumentError(
+                f"limits: history, arguments and result may take {largest} bytes together; a record has room "
+                f"for {ROOM_BYTES}.",
+                next_step="Lower max_history_bytes, max_arguments_bytes, or max_result_bytes.",
+                field="limits",
+            )
 
 
 class Clock:
