@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import warnings
@@ -21,6 +22,17 @@ from .identity import (
     keyed_op_id,
 )
 from .operations import skips_confirmation
+
+
+def check_class(kind: object) -> EffectClass:
+    """The effect class that `kind` is or names. Raises InvalidArgumentError."""
+    if isinstance(kind, str) and kind in set(EffectClass) - {EffectClass.UNKNOWN}:
+        return EffectClass(kind)
+    raise InvalidArgumentError(
+        f"kind: {kind!r} is not an effect class.",
+        next_step="Choose an EffectClass; IRREVERSIBLE when in doubt.",
+        field="kind",
+    )
 
 
 class EffectNotExecuted(Exception):  # noqa: N818 (says what is so, not that something is wrong)
@@ -74,12 +86,7 @@ class EffectOptions:
 
     def __post_init__(self) -> None:
         check_id("tool", self.tool, limit=200)
-        if self.kind not in set(EffectClass) - {EffectClass.UNKNOWN}:
-            raise InvalidArgumentError(
-                f"kind: {self.kind!r} is not an effect class.",
-                next_step="Choose an EffectClass; IRREVERSIBLE when in doubt.",
-                field="kind",
-            )
+        object.__setattr__(self, "kind", check_class(self.kind))
         if self.order_safe and self.kind is not EffectClass.IDEMPOTENT:
             raise InvalidArgumentError(
                 "order_safe: only an IDEMPOTENT effect can be order-safe.",
@@ -88,7 +95,9 @@ class EffectOptions:
             )
         for name in ("deadline_s", "wait_s", "longest_run_s"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < 10**7:
+            if value is None and name == "longest_run_s":
+                continue
+            if not _seconds(value):
                 raise InvalidArgumentError(
                     f"{name}: {value!r} is not a number of seconds.", next_step="Pass 0 or more.", field=name
                 )
@@ -112,7 +121,13 @@ class EffectOptions:
                 next_step="Number wanted repeats from 1.",
                 field="occurrence",
             )
-        identity, content = dict(identity or {}), dict(content or {})
+        if key is None and identity is None:
+            raise InvalidArgumentError(
+                f"key: nothing names this call of {self.tool}.",
+                next_step="Pass key= (a business key) or identity= (the arguments that make it what it is).",
+                field="key",
+            )
+        identity, content = _plain_mapping("identity", identity), _plain_mapping("content", content)
         if key is not None:
             op_id = keyed_op_id(tool=self.tool, key=check_id("key", key, limit=250), occurrence=occurrence)
         else:
@@ -154,6 +169,7 @@ class Tool:
     key_argument: str = ""
 
     def __post_init__(self) -> None:
+        self._require_runnable()
         named = {*(self.identity or ()), *self.content, *([self.key_argument] if self.key_argument else [])}
         parameters = inspect.signature(self.function).parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -165,6 +181,28 @@ class Tool:
                 field="identity",
             )
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether calling the function gives a coroutine; a callable object counts by its `__call__`."""
+        return any(inspect.iscoroutinefunction(function) for function in _forms(self.function))
+
+    def _require_runnable(self) -> None:
+        """Refuse what would be recorded before it has run, or as another call."""
+        forms = _forms(self.function)
+        if any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in forms):
+            raise InvalidArgumentError(
+                f"function: {self.options.tool} is a generator; its effect happens after the call returned.",
+                next_step="Decorate a function that returns when the effect has happened.",
+                field="function",
+            )
+        first = next(iter(inspect.signature(self.function).parameters), "")
+        if first in _INSTANCES and self.identity is None and self.key is None:
+            raise InvalidArgumentError(
+                f"identity: {self.options.tool} is a method; which object it belongs to must be said.",
+                next_step="Pass identity= or key= with what tells one object from another.",
+                field="identity",
+            )
+
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, scope: str, occurrence: int) -> Call:
         """The call that these arguments name. Raises TypeError as the function itself would."""
         bound = inspect.signature(self.function).bind(*args, **kwargs)
@@ -173,7 +211,14 @@ class Tool:
         supplied = values.pop(self.key_argument, None) if self.key_argument else None
         content = {name: values[name] for name in self.content if name in values}
         names = [n for n in values if n not in content] if self.identity is None else self.identity
-        identity = {name: values[name] for name in names if name in values}
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise InvalidArgumentError(
+                f"identity: this call of {self.options.tool} has no argument {', '.join(missing)}.",
+                next_step="Pass it, or correct the names in identity=.",
+                field="identity",
+            )
+        identity = {name: values[name] for name in names}
         keywords = dict(values)
         return self.options.call(
             scope=self._scope(keywords) or scope,
@@ -228,18 +273,48 @@ class Tool:
         return json.loads(data) if self._adapter is None else self._adapter.validate_json(data)
 
 
+_INSTANCES = ("self", "cls")
 _PLAIN = (None, type(None), Any, dict, list, str, int, float, bool, object)
 
 
+def _forms(function: Callable[..., Any]) -> list[Any]:
+    """The function itself, or what a partial or a callable object would run."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return [function, getattr(type(function), "__call__", None)]  # noqa: B004 (its kind is asked for)
+
+
 def _flat(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """Argument names → values; the instance of a method is left out."""
     values: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
-        kind = bound.signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_KEYWORD:
-            values.update(value)
-        elif name not in {"self", "cls"}:
+    extra: dict[str, Any] = {}
+    for place, (name, value) in enumerate(bound.arguments.items()):
+        if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            extra = value
+        elif place > 0 or name not in _INSTANCES:
             values[name] = value
-    return values
+    # A keyword may have the name of a positional-only parameter: both are told apart.
+    return {**values, **{name if name not in values else f"**{name}": value for name, value in extra.items()}}
+
+
+def _plain_mapping(field: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not _is_mapping(value):
+        raise InvalidArgumentError(
+            f"{field}: must be a mapping of names to values, not {type(value).__name__}.",
+            next_step=f"Pass {field}={{'order': …}}.",
+            field=field,
+        )
+    return dict(value)
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 10**7
 
 
 def _whole(value: object) -> bool:

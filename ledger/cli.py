@@ -18,7 +18,7 @@ import click
 from .cli_app import App
 from .cli_commands import Entry, LazyGroup
 from .cli_output import clean, warn
-from .errors import FencepostError
+from .errors import FencepostError, StoreError
 
 _START, _LOOK, _DECIDE, _MOVE = "Start", "Look", "Decide", "Maintain"
 
@@ -28,11 +28,15 @@ COMMANDS = {
     "doctor": Entry(_START, "cli_setup", "doctor", "Check every guarantee that the ledger rests on."),
     "status": Entry(_LOOK, "cli_setup", "status", "Show what is where and how fresh it is."),
     "agents": Entry(_LOOK, "cli_agents", "agents", "Show agents: watermarks, sessions, branches, rollbacks."),
-    "ops": Entry(_LOOK, "cli_operations", "ops", "Show operations with every fact, attempt, and position."),
+    "ops": Entry(
+        _LOOK, "cli_operations", "ops", "Show operations with every fact and attempt; `ops tail` follows the log."
+    ),
     "checkpoints": Entry(_LOOK, "cli_checkpoints", "checkpoints", "Show the checkpoints that agents have registered."),
     "replay": Entry(_LOOK, "cli_transfer", "replay", "List what an agent has done since a checkpoint, with results."),
     "rollback": Entry(_DECIDE, "cli_rollback", "rollback", "Decide whether an agent may go back to a checkpoint."),
-    "branch": Entry(_DECIDE, "cli_checkpoints", "branch", "Show and fork branches."),
+    "branch": Entry(
+        _DECIDE, "cli_checkpoints", "branch", "Show branches and fork new ones: `branch list`, `branch fork`."
+    ),
     "in-doubt": Entry(_DECIDE, "cli_in_doubt", "in_doubt", "Settle operations of which nobody knows the outcome."),
     "projector": Entry(_MOVE, "cli_projector", "projector", "Run, watch, rebuild, and verify the projection."),
     "export": Entry(_MOVE, "cli_transfer", "export", "Write a settled ledger as lines of JSON."),
@@ -55,6 +59,7 @@ _HELP: tuple[type[click.UsageError], ...] = tuple(
 )  # click before 8.2 prints the help of a group without arguments itself
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+_TO_INIT = "Run `fencepost init`, or correct the prefix in the URL."
 
 
 class Root(LazyGroup):
@@ -130,7 +135,8 @@ def _tell(error: Exception, *, as_json: bool, debug: bool) -> int:
 def _described(error: Exception) -> tuple[dict[str, Any], int]:
     """The error as plain data, in the one form of all errors, and its exit code."""
     if isinstance(error, FencepostError):
-        return error.to_dict(), error.exit_code
+        told = error.to_dict()
+        return (told | {"next_step": _TO_INIT} if _no_topics(error) else told), error.exit_code
     values = {
         "schema": "fencepost.error.v1",
         "error": type(error).__name__,
@@ -145,6 +151,14 @@ def _described(error: Exception) -> tuple[dict[str, Any], int]:
     path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
     values["next_step"] = f"See `{path} --help`." if path else ""
     return values, error.exit_code
+
+
+def _no_topics(error: FencepostError) -> bool:
+    """Whether it says that the topics of the ledger do not exist."""
+    if not isinstance(error, StoreError):
+        return False
+    missing = [c for c in error.details.get("checks", ()) if c["name"].endswith(": exists") and not c["ok"]]
+    return bool(missing) or "it has no topic" in error.message
 
 
 cli = Root(

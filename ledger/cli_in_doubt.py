@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,10 +15,11 @@ import click
 from .cli_app import App
 from .cli_commands import Group, leave
 from .cli_output import shortened
-from .errors import InvalidArgumentError
+from .errors import FencepostError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from .operations import Operation
+    from .resolutions import ProbeAnswer
     from .service import Probe
 
 UNKNOWN = 4
@@ -45,9 +46,13 @@ def list_(app: App, agent: str | None, everything: bool) -> None:
         if agent is not None:
             ledger.agent(agent)
         items = ledger.open_operations(agent) if everything else ledger.in_doubt(agent)
+        hidden = 0 if items or everything else len(ledger.open_operations(agent))
     found = [item.to_dict() for item in items]
     payload = {"schema": "fencepost.in_doubt.v1", "operations": found}
     app.out.data(payload, lambda: show_open(app.out, found, empty="Nothing is in doubt."))
+    if hidden:
+        told = "1 operation is" if hidden == 1 else f"{hidden} operations are"
+        app.out.note(f"{told} in flight or not heard of yet: see --all")
 
 
 @in_doubt.command(
@@ -97,7 +102,13 @@ def _ways_on(operation: Operation, state: str) -> list[str]:
         "fencepost in-doubt probe billing.refund:A1 --module billing.probes:refund",
         "fencepost in-doubt probe billing.refund:A1 --module billing.probes",
     ),
-    exits={0: "the answer was recorded", 4: "the probe does not know", 5: "not open", 6: "it changed meanwhile"},
+    exits={
+        0: "the answer was recorded",
+        1: "the probe failed or gave no ProbeAnswer; nothing was recorded",
+        4: "the probe does not know",
+        5: "not open",
+        6: "it changed meanwhile",
+    },
 )
 @click.argument("op_id", metavar="OP")
 @click.option(
@@ -114,8 +125,12 @@ def probe(app: App, op_id: str, target: str, by: str) -> None:
     """Ask a tool's probe what became of an operation, and record its answer."""
     with app.ledger() as ledger:
         tool = ledger.operation(op_id).operation.tool
-        ledger.probe(tool)(_probe_from(target, tool))
-        answer, operation = ledger.run_probe(op_id, by=by)
+        asked = _Asked(target, _probe_from(target, tool))
+        ledger.probe(tool)(asked)
+        try:
+            answer, operation = ledger.run_probe(op_id, by=by)
+        except Exception as error:
+            raise asked.failed or error from error.__cause__
     values = {
         "op_id": op_id,
         "outcome": answer.outcome.value,
@@ -126,11 +141,50 @@ def probe(app: App, op_id: str, target: str, by: str) -> None:
     }
     payload = {"schema": "fencepost.probe.v1", **values}
     app.out.data(payload, lambda: app.out.fields((*_shown(values, "result"), ("result", shortened(answer.result)))))
+    if answer.outcome.value == "COMMITTED" and answer.result is not None and operation.result_form.value != "JSON":
+        why = operation.result_form.value.lower().replace("_", " ")
+        app.out.note(f"The commit was recorded, its result was not: {why}.")
     leave(0 if values["outcome"] != "UNKNOWN" else UNKNOWN)
 
 
 def _shown(values: dict[str, Any], left_out: str) -> list[tuple[str, Any]]:
     return [(name.replace("_id", "").replace("op", "operation"), v) for name, v in values.items() if name != left_out]
+
+
+class _Asked:
+    """A probe whose failures are errors that name it. Nothing is recorded then.
+
+    Attributes:
+        failed: what went wrong, if something did.
+    """
+
+    def __init__(self, target: str, probe: Probe) -> None:
+        self.failed: FencepostError | None = None
+        self._target = target
+        self._probe = probe
+
+    def __call__(self, operation: Operation) -> ProbeAnswer:
+        from .resolutions import ProbeAnswer  # noqa: PLC0415 - takes its time
+
+        try:
+            answer: object = self._probe(operation)
+        except Exception as error:
+            raise self._problem(f"failed: {type(error).__name__}: {error}") from error
+        if isinstance(answer, ProbeAnswer):
+            return answer
+        if hasattr(answer, "__await__"):
+            if isinstance(answer, Coroutine):
+                answer.close()
+            raise self._problem("is asynchronous; it must give its answer when it is called")
+        raise self._problem(f"gave {type(answer).__name__}, not a ProbeAnswer")
+
+    def _problem(self, why: str) -> FencepostError:
+        self.failed = FencepostError(
+            f"the probe {self._target} {why}.",
+            next_step="Nothing was recorded. Correct the probe, or settle it with `fencepost in-doubt resolve`.",
+            probe=self._target,
+        )
+        return self.failed
 
 
 def _probe_from(target: str, tool: str) -> Probe:
@@ -222,7 +276,10 @@ def _one_outcome(outcomes: list[str], *, result: str | None, accept_risk: bool) 
 
 
 def _decoded(result: str | None) -> Any:
+    def refused(name: str) -> Any:
+        raise ValueError(f"{name} is no JSON value")
+
     try:
-        return None if result is None else json.loads(result)
+        return None if result is None else json.loads(result, parse_constant=refused)
     except ValueError as error:
         raise click.BadParameter(f"not JSON ({error})", click.get_current_context(), param_hint="--result") from error

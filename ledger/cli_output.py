@@ -9,16 +9,21 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import IO, Any
 
 import click
 
 Progress = Callable[[str, int, int], None]
 """(what is being read, records done, records in all; 0 when that is not known)."""
+
+_GAP = "  "
+_NARROWEST = 8
 
 Cell = str | int | float | bool | None
 
@@ -42,29 +47,38 @@ class Output:
     def data(self, payload: dict[str, Any], show: Callable[[], None]) -> None:
         """The answer: the object with `--json`, otherwise what `show` prints."""
         if self.as_json:
-            indent = 2 if sys.stdout.isatty() else None
-            self.text(json.dumps(payload, ensure_ascii=self._ascii, indent=indent))
+            self.text(self._json(payload, indent=2 if sys.stdout.isatty() else None))
         else:
             show()
 
     def line(self, payload: dict[str, Any], text: Callable[[], str]) -> None:
         """One line of a stream, written at once."""
-        self.text(json.dumps(payload, ensure_ascii=self._ascii) if self.as_json else text())
+        self.text(self._json(payload) if self.as_json else text())
         sys.stdout.flush()
 
+    def _json(self, payload: dict[str, Any], *, indent: int | None = None) -> str:
+        """The object as JSON; a value in it that JSON does not have is told as text."""
+        values = {name: json_or_repr(value) for name, value in payload.items()}
+        return json.dumps(values, ensure_ascii=self._ascii, indent=indent)
+
     def text(self, text: str) -> None:
-        """A line of data."""
-        if self._ascii:
-            text = text.encode("ascii", "backslashreplace").decode()
-        click.echo(text, color=_color(sys.stdout))
+        """A line of data; what stdout cannot write, half a surrogate pair too, is escaped."""
+        encoding = "ascii" if self._ascii else "utf-8"
+        click.echo(text.encode(encoding, "backslashreplace").decode(encoding), color=_color(sys.stdout))
 
     def heading(self, text: str) -> None:
         """The title of a part of the answer."""
         self.text("")
         self.text(click.style(text, bold=True))
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, empty: str) -> None:
-        """A table, or what to say when it has no rows."""
+    def table(
+        self, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, empty: str, width: int | None = None
+    ) -> None:
+        """A table, or what to say when it has no rows.
+
+        Args:
+            width: long cells are folded so that it is no wider, where stdout is no terminal (which has its own width).
+        """
         cells = [[clean(cell) for cell in row] for row in rows]
         if not cells:
             self.text(empty)
@@ -73,7 +87,7 @@ class Output:
 
             print_table(columns, cells)
         else:
-            for line in _aligned([list(columns), *cells]):
+            for line in _aligned([list(columns), *cells], width):
                 self.text(line)
 
     def fields(self, pairs: Iterable[tuple[str, Cell]]) -> None:
@@ -125,10 +139,19 @@ def clean(value: Cell) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _aligned(rows: Sequence[Sequence[str]], limit: int | None = None) -> Iterator[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    while limit is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > limit and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
     for row in rows:
-        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        parts = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for line in zip_longest(*parts, fillvalue=""):
+            yield _GAP.join(f"{part:<{width}}" for part, width in zip(line, widths, strict=True)).rstrip()
+
+
+def _folded(cell: str, width: int) -> list[str]:
+    """The cell in lines of at most this width, none of it lost but blanks."""
+    return [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False)
 
 
 def when(time_ms: int) -> str | None:
@@ -153,8 +176,21 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1f} s"
 
 
+def json_or_repr(value: Any) -> Any:
+    """The value, if JSON has such values; else what Python calls it."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        try:
+            return repr(value)
+        except Exception:  # noqa: BLE001 - a stranger's object may raise anything
+            return f"<{type(value).__name__}>"
+    return value
+
+
 def shortened(value: Any, limit: int = 60) -> str | None:
     """A value as JSON in one line, cut with an ellipsis."""
+    value = json_or_repr(value)
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,7 @@ import click
 from .cli_app import App
 from .cli_commands import Command, leave
 from .cli_output import duration, warn
-from .errors import StaleProjectionError
+from .errors import GuaranteeError, StaleProjectionError
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from .positions import Partition
 
 STALE = 7
+OWN_TOPICS = "the ledger's own topics"
+_WIDTH = 120
 
 
 @click.command(
@@ -67,19 +70,85 @@ def doctor(app: App) -> None:
     """Check every guarantee that the ledger rests on: what is found, and what is wanted."""
     from .stores import require_guarantees  # noqa: PLC0415 - takes its time
 
-    checks = app.on_store(lambda store: store.check())
-    rows = [{"name": c.name, "state": _state(c), "found": c.found, "wanted": c.wanted} for c in checks]
+    checks, own = app.on_store(_checked)
+    rows = [{"name": c.name, "state": _state(c), "found": c.found, "wanted": c.wanted} for c in (*checks, *own)]
     payload = {
         "schema": "fencepost.doctor.v1",
         "url": app.shown_url(),
         "ok": all(row["state"] != "refuse" for row in rows),
         "checks": rows,
     }
-    columns = ("GUARANTEE", "STATE", "FOUND", "WANTED")
-    app.out.data(payload, lambda: app.out.table(columns, [list(r.values()) for r in rows], empty="Nothing to check."))
+    columns, cells = ("GUARANTEE", "STATE", "FOUND", "WANTED"), [list(r.values()) for r in rows]
+    app.out.data(payload, lambda: app.out.table(columns, cells, empty="Nothing to check.", width=_WIDTH))
     app.require_existing()
-    for check in require_guarantees(checks):
-        app.out.note(f"Warning: {check.name} is {check.found}; it should be {check.wanted}.")
+    require_guarantees(checks)
+    for check in own:
+        if not check.ok:
+            raise GuaranteeError(
+                f"these are not the topics that the ledger was created on: found {check.found}, "
+                f"recorded is {check.wanted}.",
+                next_step="Bring back the topics, or move the ledger with `fencepost export` and `import`.",
+                checks=[check._asdict()],
+            )
+
+
+async def _checked(store: Store) -> tuple[Sequence[Check], Sequence[Check]]:
+    """What the store says of itself, and how its topics compare with what the ledger's own log says of them."""
+    import asyncio  # noqa: PLC0415 - takes its time
+
+    from .ports import Check  # noqa: PLC0415 - takes its time
+
+    checks = await store.check()
+    try:
+        with _silent("fencepost.store"):  # the warnings are in the table
+            found = (await store.terms()).identity
+    except GuaranteeError:  # told already: what is refused is among the checks
+        return checks, ()
+    recorded = await asyncio.to_thread(_recorded_identity, store) if found else ""
+    if not recorded:
+        return checks, ()
+    if found == recorded:
+        return checks, [Check(OWN_TOPICS, ok=True, found="the same", wanted="as recorded in the log")]
+    there, wanted = found.split(";"), recorded.split(";")
+    differs = (
+        "; ".join(p for p in one if p not in other) or "nothing" for one, other in ((there, wanted), (wanted, there))
+    )
+    return checks, [Check(OWN_TOPICS, False, *differs)]
+
+
+def _recorded_identity(store: Store) -> str:
+    """Which topics the ledger lives in, as its log says; after a move the last fact counts. "" when it does not say."""
+    from . import log_keys  # noqa: PLC0415 - takes its time
+    from .facts import decode_agent  # noqa: PLC0415 - takes its time
+    from .setup import HOME  # noqa: PLC0415 - takes its time
+
+    reader = store.reader()
+    try:
+        for entry in reader.entries(HOME):
+            if entry.key == log_keys.LEDGER and entry.record is not None:
+                known = [data for _, data in entry.record.history]
+                fact = entry.record.fact or (known[-1] if known else None)
+                if fact is not None:
+                    return decode_agent(fact).evidence
+    finally:
+        reader.close()
+    return ""
+
+
+@contextlib.contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Keep what this logger would say to itself."""
+    import logging  # noqa: PLC0415 - takes its time
+
+    def nothing(_: logging.LogRecord) -> bool:
+        return False
+
+    logger = logging.getLogger(name)
+    logger.addFilter(nothing)
+    try:
+        yield
+    finally:
+        logger.removeFilter(nothing)
 
 
 def _state(check: Check) -> str:

@@ -13,6 +13,7 @@ import click
 from .cli_app import App
 from .cli_commands import Command
 from .cli_output import shortened
+from .errors import FencepostError
 
 
 @click.command(
@@ -21,7 +22,7 @@ from .cli_output import shortened
         "fencepost replay nightly --since ckpt-42",
         "fencepost replay nightly --since \"$(cat token.txt)\" --json | jq '.operations[].result'",
     ),
-    exits={0: "done", 2: "the token is damaged or another ledger's", 5: "no such agent or checkpoint"},
+    exits={0: "done", 3: "the token is damaged or another ledger's", 5: "no such agent or checkpoint"},
 )
 @click.argument("agent_id", metavar="AGENT")
 @click.option("--since", metavar="CHECKPOINT|TOKEN", required=True, help="What is known already.")
@@ -46,7 +47,7 @@ def replay(app: App, agent_id: str, since: str, branch_id: str | None) -> None:
 @click.command(
     cls=Command,
     examples=("fencepost export ledger.ndjson", "fencepost export | zstd > ledger.ndjson.zst"),
-    exits={0: "done", 7: "the ledger is not settled"},
+    exits={0: "done", 1: "the file cannot be written", 7: "the ledger is not settled"},
 )
 @click.argument("file", metavar="[FILE|-]", default="-", type=click.Path(dir_okay=False, allow_dash=True))
 @click.pass_obj
@@ -63,7 +64,10 @@ def export(app: App, file: str) -> None:
 
 @contextlib.contextmanager
 def _written(file: str) -> Iterator[TextIO]:
-    """Where the export goes. A file appears under its name when it is complete, not before."""
+    """Where the export goes. A file appears under its name when it is complete, not before.
+
+    Raises FencepostError when it cannot be written.
+    """
     if file == "-":
         yield sys.stdout
         return
@@ -73,8 +77,15 @@ def _written(file: str) -> Iterator[TextIO]:
         with partial.open("w", encoding="utf-8", newline="\n") as out:
             yield out
         partial.replace(target)
+    except OSError as error:
+        raise FencepostError(
+            f"{file} cannot be written: {error.strerror or error}.",
+            next_step="Name a file in a folder that exists, may be written to, and has room.",
+            file=file,
+        ) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 @click.command(

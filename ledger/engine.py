@@ -175,11 +175,12 @@ class Engine:
         pause, unknown = 0.05, False
         while True:
             try:
-                return await self.store.log.publish(partition, record)
-            except FencepostError as error:
+                async with asyncio.timeout(max(deadline - self.clock.monotonic(), 0.001)):
+                    return await self.store.log.publish(partition, record)
+            except (FencepostError, TimeoutError) as error:
                 # Once one try was unknown, no later answer makes the record certainly unwritten.
-                unknown = unknown or isinstance(error, OutcomeUnknownError)
-                again = error.retryable or isinstance(error, OutcomeUnknownError)
+                unknown = unknown or isinstance(error, (OutcomeUnknownError, TimeoutError))
+                again = isinstance(error, (OutcomeUnknownError, TimeoutError)) or error.retryable
                 if not again or self.clock.monotonic() + pause >= deadline:
                     if not unknown:
                         raise
@@ -372,6 +373,9 @@ class Loop:
                 "this ledger was opened before a fork; its threads did not come along.",
                 next_step="Open the ledger in the child process, or start processes with `spawn`.",
             )
+        if self._loop.is_closed():
+            work.close()
+            raise StoreClosedError("this ledger is closed.", next_step="Open it again.")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> None:

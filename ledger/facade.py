@@ -12,8 +12,10 @@ a background thread, whichever face is used.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO, TypeVar
 
@@ -30,9 +32,11 @@ from .service import AgentWatermark, Probe, Service, as_policy
 from .session_faces import AgentSession, AsyncAgentSession, Opening
 from .setup import initialise
 from .stores import open_store
+from .urls import parse
 from .view import AgentView, OperationView
 from .watermarks import Watermark
 
+_log = logging.getLogger("fencepost.ledger")
 T = TypeVar("T")
 P = TypeVar("P", bound=Probe)
 
@@ -61,7 +65,10 @@ class _Base:
 
     async def _start(self) -> None:
         if self.url.startswith("sqlite:"):  # a file needs no ceremony; topics are made by `fencepost init`
-            await initialise(self._engine.store)
+            new = not _has_file(self.url)
+            ledger_id = await initialise(self._engine.store)
+            if new:  # a lost or mistyped file must not pass unnoticed
+                _log.warning("a new, empty ledger was created: %s (%s)", self.url, ledger_id)
         await self._engine.start()
 
     def probe(self, tool: str) -> Callable[[P], P]:
@@ -76,6 +83,10 @@ class _Base:
             return function
 
         return register
+
+
+def _has_file(url: str) -> bool:
+    return Path(parse(url).path).exists()
 
 
 class Ledger(_Base):

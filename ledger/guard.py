@@ -194,6 +194,7 @@ class Evidence:
     Attributes:
         mark: the registered watermark; None if it is unreadable or nothing is registered.
         claimed: the watermark that the caller found in the state to be restored, if any.
+        restored_problem: what is wrong with the token in that state ("" if nothing).
         registered: whether the checkpoint is registered at all.
         absorbed: (op_id, round) → the places (epoch, seq) where sessions of the agent absorbed it.
         calls: reported calls that did not go through the ledger.
@@ -206,6 +207,7 @@ class Evidence:
     checkpoint_id: str
     mark: Watermark | None
     claimed: Watermark | None = None
+    restored_problem: str = ""
     registered: bool = True
     operations: Sequence[SeenOperation] = ()
     absorbed: Mapping[tuple[str, int], Sequence[Point]] = field(default_factory=dict)
@@ -223,12 +225,12 @@ def decide(evidence: Evidence, policy: Policy) -> Verdict:
     outside = [_call_reason(c) for c in evidence.calls if _call_counts(evidence, c)]
     if not crossed and not outside:
         return _verdict(evidence, policy, VerdictKind.PROCEED)
+    unreadable = [_unreadable(evidence)] if evidence.mark is None else []
     if reasons := [r for seen in unknown if (r := _open_reason(evidence, seen)) is not None]:
-        return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=reasons)
+        return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=[*unreadable, *reasons])
     named = [_effect_reason(b) for b in crossed]
-    if evidence.mark is None:
-        reasons = [_unreadable(evidence), *named, *outside]
-        return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=reasons)
+    if unreadable:
+        return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=[*unreadable, *named, *outside])
     if policy is Policy.GATED and not outside:
         return _verdict(evidence, policy, VerdictKind.PROCEED_GATED, crossed=crossed)
     # A call outside the ledger has no op id by which a repeat could be absorbed.
@@ -311,6 +313,9 @@ def _known(evidence: Evidence, seen: SeenOperation, path: Mapping[Position, int]
 
 
 def _unreadable(evidence: Evidence) -> Reason:
+    if evidence.restored_problem:
+        text = f"the state that is to be restored holds {evidence.restored_problem}, so what it knows cannot be told"
+        return Reason(ReasonKind.WATERMARK_UNREADABLE, text)
     if evidence.registered:
         text = f"the watermark of checkpoint {evidence.checkpoint_id} is unreadable"
         return Reason(ReasonKind.WATERMARK_UNREADABLE, text)

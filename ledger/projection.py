@@ -238,7 +238,8 @@ class PartitionFold:
         )
 
     def _set_aside(self, entry: LogEntry) -> None:
-        note = json.dumps({"offset": entry.offset, "key": entry.key, "problem": entry.problem})
+        place = {"partition": str(self.partition), "offset": entry.offset}
+        note = json.dumps({**place, "key": entry.key, "problem": entry.problem})
         self._put(DocumentKey(SET_ASIDE, str(entry.offset)), note.encode())
         document = document_of(self.partition.topic, entry.key) if entry.key is not None else None
         if entry.key is None or document is None or entry.stray:

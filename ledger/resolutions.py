@@ -11,6 +11,8 @@ otherwise only an operator who accepts the risk by name can say so.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +74,7 @@ class ProbeAnswer:
     """What a probe found out.
 
     Attributes:
-        outcome: COMMITTED, ABSENT, or UNKNOWN.
+        outcome: COMMITTED, ABSENT, or UNKNOWN; an `Outcome`, or its name.
         result: the effect's result, for COMMITTED.
         voided: for ABSENT: the idempotency key was voided at the provider, so that a call that
             is still under way can no longer take effect.
@@ -82,6 +84,19 @@ class ProbeAnswer:
     result: Any = None
     evidence: str = ""
     voided: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            known = Outcome(str(self.outcome).upper())
+        except ValueError:
+            known = Outcome.COMPENSATED
+        if known is Outcome.COMPENSATED:
+            raise InvalidArgumentError(
+                f"outcome: {self.outcome!r} is nothing that a probe can answer.",
+                next_step="Answer COMMITTED, ABSENT, or UNKNOWN.",
+                field="outcome",
+            )
+        object.__setattr__(self, "outcome", known)
 
 
 async def open_operations(engine: Engine, *, agent_id: str | None = None) -> list[OpenOperation]:
@@ -251,14 +266,36 @@ def _require_past(view: OperationView) -> None:
     )
 
 
+async def _asked(operation: Operation, ask: Callable[[Operation], ProbeAnswer]) -> ProbeAnswer:
+    try:
+        answer: object = await asyncio.to_thread(ask, operation)
+        if inspect.isawaitable(answer):
+            answer = await answer
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"probe: that of {operation.tool} failed ({type(error).__name__}: {error}).",
+            next_step="Correct the probe; nothing was recorded.",
+            field="probe",
+        ) from error
+    if not isinstance(answer, ProbeAnswer):
+        raise InvalidArgumentError(
+            f"probe: that of {operation.tool} answered {type(answer).__name__}, not a ProbeAnswer.",
+            next_step="Return ProbeAnswer(Outcome.COMMITTED | ABSENT | UNKNOWN, …); nothing was recorded.",
+            field="probe",
+        )
+    return answer
+
+
 async def probe(
     engine: Engine, item: OpenOperation, ask: Callable[[Operation], ProbeAnswer], *, by: str
 ) -> tuple[ProbeAnswer, Operation]:
     """Ask a tool's probe about an operation and record what it found, unless that is UNKNOWN.
 
-    An ABSENT that cannot be accepted yet becomes UNKNOWN.
+    The probe runs in a thread of its own. An ABSENT that cannot be accepted yet becomes UNKNOWN.
+
+    Raises InvalidArgumentError when the probe fails or answers something else; nothing is recorded.
     """
-    answer = ask(item.operation)
+    answer = await _asked(item.operation, ask)
     if answer.outcome is Outcome.UNKNOWN:
         return answer, item.operation
     try:

@@ -141,8 +141,8 @@ async def gather(
     agent = view.agent
     registered = view.checkpoints.get(checkpoint_id)
     mark = registered.mark if registered else None
-    claimed, mangled = _claimed(restored)
-    if mangled:
+    claimed, problem = _claimed(restored)
+    if problem:
         mark = None
     branch_id = branch_id or (registered.branch_id if registered else "main")
     operations, absorbed, calls = await asyncio.gather(
@@ -160,6 +160,7 @@ async def gather(
         checkpoint_id,
         mark,
         claimed=claimed,
+        restored_problem=problem,
         registered=registered is not None,
         operations=[o.seen for o in operations],
         absorbed=absorbed,
@@ -168,15 +169,15 @@ async def gather(
     )
 
 
-def _claimed(restored: str) -> tuple[Watermark | None, bool]:
-    """The watermark in the restored state, and whether it is mangled or missing there."""
+def _claimed(restored: str) -> tuple[Watermark | None, str]:
+    """The watermark in the restored state, and what is wrong with it there."""
     if not restored:
-        return None, False
+        return None, ""
     try:
         found = Watermark.find(restored)
     except WatermarkMangledError:
-        return None, True
-    return found, found is None
+        return None, "a damaged watermark token"
+    return found, "" if found else "no watermark token"
 
 
 async def _request(engine: Engine, view: AgentView, evidence: Evidence, policy: Policy, *, deadline: float) -> Rollback:

@@ -12,7 +12,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from . import attempts, settling
 from .attempts import Claim
-from .calls import Call, EffectOptions, Tool
+from .calls import Call, EffectNotExecuted, EffectOptions, Tool
+from .errors import InvalidArgumentError, StoreClosedError
 from .facts import EffectClass, ResultForm
 from .sessions import SessionState
 
@@ -56,7 +57,7 @@ def decorated(session: Host, tool: Tool) -> Any:
     """The function of a tool, run through the ledger: see `EffectFunction`."""
 
     def numbered(number: int) -> Any:
-        if inspect.iscoroutinefunction(tool.function):
+        if tool.is_awaited:
 
             @functools.wraps(tool.function)
             async def awaited(*args: Any, **kwargs: Any) -> Any:
@@ -96,14 +97,14 @@ def _run_sync(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: dict[str
     try:
         args, kwargs = tool.arguments(args, kwargs, claim.idempotency_key)
         claim.start()
-        value = tool.function(*args, **kwargs)
+        value = _run(tool, args, kwargs)
     except BaseException as error:
         settle(session.submit(outcome_of(claim, tool.options, error)))
         raise
     finally:
         current.reset(token)
     if claim.owned:
-        settle(session.submit(settling.commit(claim, value, encode=tool.encode)))
+        settle(_committing(session, tool, claim, value))
     return value
 
 
@@ -125,8 +126,33 @@ async def _run_async(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: d
     finally:
         current.reset(token)
     if claim.owned:
-        await settled(session.submit(settling.commit(claim, value, encode=tool.encode)))
+        await settled(_committing(session, tool, claim, value))
     return value
+
+
+def _run(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The function's result; a coroutine that it returns has not run yet, and is not run."""
+    value = tool.function(*args, **kwargs)
+    if inspect.iscoroutine(value):
+        value.close()
+        raise _NotRunError(
+            f"function: {tool.options.tool} returned a coroutine, which was not run.",
+            next_step="Decorate the coroutine function itself (`async def`).",
+            field="function",
+        )
+    return value
+
+
+class _NotRunError(InvalidArgumentError, EffectNotExecuted):
+    """The effect certainly did not happen."""
+
+
+def _committing(session: Host, tool: Tool, claim: Claim, value: Any) -> Future[None]:
+    """The commit, under way. Raises OutcomeUnknownError, the result attached, when the ledger is closed."""
+    try:
+        return session.submit(settling.commit(claim, value, encode=tool.encode))
+    except StoreClosedError as error:
+        raise settling.unpublished(claim, "committed", value) from error
 
 
 def begun(session: Host, call: Call) -> Claim:
@@ -174,11 +200,19 @@ async def outcome_of(claim: Claim, options: EffectOptions, error: BaseException)
     """Record what an exception out of an effect says about it."""
     if not claim.owned or claim.decided:
         return
-    why = f"{type(error).__name__}: {error}"[:500]
+    why = _told(error)
     if not claim.started or options.certainly_not(error) or claim.call.unconfirmed:
         await settling.fail(claim, why)
     else:
         await settling.doubt(claim, why)
+
+
+def _told(error: BaseException) -> str:
+    """What an exception says of itself, even if it fails to."""
+    try:
+        return f"{type(error).__name__}: {error}"[:500]
+    except Exception:  # noqa: BLE001 (a broken message must not keep an outcome from the log)
+        return type(error).__name__
 
 
 def _unrecorded(tool: Tool) -> bool:

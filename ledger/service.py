@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import opening, resolutions, rollbacks, sessions
+from .calls import check_class
 from .engine import Engine
 from .errors import InvalidArgumentError, NotFoundError
 from .facts import EffectClass, Outcome
@@ -72,6 +73,8 @@ class Service:
         check_id("branch", branch_id, limit=200)
         if isinstance(resumed_from, str):
             resumed_from = Watermark.parse(resumed_from)
+        if resumed_from is not None and not isinstance(resumed_from, Watermark):
+            raise _no_watermark("resumed_from", resumed_from)
         return await opening.open_session(
             self.engine, agent_id, branch_id, resumed_from=resumed_from, scope=scope or agent_id
         )
@@ -93,7 +96,7 @@ class Service:
     ) -> None:
         """Record a call that bypassed the ledger."""
         check_id("tool", tool, limit=200)
-        await sessions.report_call(state, tool, kind, order_safe=order_safe)
+        await sessions.report_call(state, tool, check_class(kind), order_safe=order_safe)
 
     async def roll_back(
         self, state: sessions.SessionState, checkpoint_id: str, policy: str, restored: str
@@ -219,6 +222,8 @@ class Service:
                     return ROOT
                 found = registered.mark
             since = found
+        if not isinstance(since, Watermark):
+            raise _no_watermark("since", since)
         await opening.check_watermark(self.engine, view, since)
         return since.point
 
@@ -292,6 +297,14 @@ class Service:
                 field="tool",
             )
         return await resolutions.probe(self.engine, item, ask, by=by)
+
+
+def _no_watermark(field: str, value: object) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{field}: {value!r} is no watermark.",
+        next_step="Pass a token, a Watermark, or (for a replay) a checkpoint's id.",
+        field=field,
+    )
 
 
 def as_policy(policy: Policy | str) -> Policy:

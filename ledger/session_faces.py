@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
@@ -169,6 +169,13 @@ class _SessionBase:
     ) -> tuple[EffectOptions, Call]:
         named = {name: options[name] for name in ("resource", "cascades", "supplied_key") if name in options}
         rest = {name: value for name, value in options.items() if name not in named and name != "scope"}
+        unknown = sorted(set(rest) - {f.name for f in fields(EffectOptions)})
+        if unknown:
+            raise InvalidArgumentError(
+                f"{unknown[0]}: no such option of an attempt.",
+                next_step="See `AgentSession.attempt` for those that there are.",
+                field=unknown[0],
+            )
         declared = EffectOptions(tool=tool, kind=kind, **rest)
         call = declared.call(
             scope=options.get("scope", "") or self.state.scope,

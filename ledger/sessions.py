@@ -21,7 +21,7 @@ from .errors import (
     StoreError,
 )
 from .facts import AgentFact, AgentKind, Crossed, EffectClass, EffectFact, EffectKind
-from .identity import check_id
+from .identity import check_id, check_op_id
 from .lineage import Branch, Checkpoint, all_checkpoints
 from .positions import Position
 from .watermarks import Point, Watermark
@@ -189,7 +189,7 @@ async def checkpoint(
         StaleProjectionError: not applied in time; registering it again is safe.
     """
     state.require_live()
-    if state_digest:
+    if state_digest != "":
         check_id("state_digest", state_digest)
     _require_generation(generation)
     seq = state.sequence.last
@@ -301,6 +301,7 @@ async def report_call(state: SessionState, tool: str, effect_class: EffectClass,
 async def declare(state: SessionState, op_id: str, *, same_as: str | None) -> None:
     """Declare an attempt that is held after a gated rollback: new, or the same as a crossed effect."""
     state.require_live()
+    check_op_id(op_id)
     if same_as is not None and same_as not in state.crossed:
         raise InvalidArgumentError(
             f"same_as: {same_as} is none of the effects that the rollback went back over.",

@@ -65,14 +65,19 @@ async def _settle(claim: Claim, fact: EffectFact, decided: str) -> None:
     except (StoreError, RecordTooLargeError) as error:
         if not isinstance(error, OutcomeUnknownError):
             session.sequence.void(fact.seq)
-        raise OutcomeUnknownError(
-            f"the outcome of {claim.call.op_id} ({decided}) could not be published; the ledger shows it "
-            "as owned or in doubt.",
-            next_step="Keep the attached result; settle it with `fencepost in-doubt resolve`.",
-            op_id=claim.call.op_id,
-            result=claim.value,
-        ) from error
+        raise unpublished(claim, decided, claim.value) from error
     _decided(claim, decided)
+
+
+def unpublished(claim: Claim, decided: str, value: Any) -> OutcomeUnknownError:
+    """The error for an outcome that did not get into the log; the result is attached."""
+    return OutcomeUnknownError(
+        f"the outcome of {claim.call.op_id} ({decided}) could not be published; the ledger shows it "
+        "as owned or in doubt.",
+        next_step="Keep the attached result; settle it with `fencepost in-doubt resolve`.",
+        op_id=claim.call.op_id,
+        result=value,
+    )
 
 
 def _decided(claim: Claim, decided: str) -> None:

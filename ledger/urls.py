@@ -53,6 +53,8 @@ class StoreUrl:
 
 def parse(text: str) -> StoreUrl:
     """The URL in its parts. Raises InvalidArgumentError (field `url`)."""
+    if not _is_text(text):
+        raise _invalid(text, "sqlite:///absolute/path/ledger.db")
     parts = _split(text)
     if parts.scheme == "sqlite":
         path = unquote(parts.path)
@@ -62,6 +64,10 @@ def parse(text: str) -> StoreUrl:
     if parts.scheme == "kafka":
         return _kafka(text)
     raise _invalid(text, "sqlite:///… or kafka://…")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def _kafka(text: str) -> StoreUrl:

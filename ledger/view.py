@@ -329,7 +329,8 @@ def _problem(note: bytes | None) -> str:
     if note is None:
         return ""
     values = json.loads(note)
-    return f"the record at offset {values['offset']} was set aside: {values['problem']}"
+    where = f"{values.get('partition', 'its partition')} offset {values['offset']}"
+    return f"the record at {where} was set aside: {values['problem']}"
 
 
 def _stale(partition: Partition, why: str, header: Header) -> StaleProjectionError:

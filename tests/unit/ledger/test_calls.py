@@ -112,7 +112,7 @@ def test_tools_that_take_anything_are_believed() -> None:
 def test_what_cannot_be_taken_is_refused_with_the_fields_name(call: dict[str, Any], field: str) -> None:
     """Before anything is written."""
     with pytest.raises(InvalidArgumentError) as caught:
-        OPTIONS.call(**call)
+        OPTIONS.call(**{"identity": {}, **call})
     assert caught.value.field == field
 
 

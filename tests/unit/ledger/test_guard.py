@@ -142,14 +142,15 @@ def test_the_number_of_another_agents_fact_says_nothing(policy: Policy) -> None:
 def test_what_is_not_settled_refuses(
     policy: Policy, effect_class: EffectClass, values: Any, case: tuple[tuple[str, ...], dict[str, Any], ReasonKind]
 ) -> None:
-    """Under either policy, before the watermark is looked at, even if its intent stands before the checkpoint."""
+    """Under either policy, even if its intent stands before the checkpoint; an unreadable watermark is told as well."""
     more, flags, kind = case
     facts = (
         intended("a", seq=1, effect_class=effect_class),
         *(effect(k, "a", seq=2, effect_class=effect_class) for k in more),
     )
     verdict = decide(evidence(seen(*facts, **flags), **values), policy)
-    assert (verdict.kind, kinds(verdict)) == (VerdictKind.REFUSE, {kind})
+    unreadable = {ReasonKind.WATERMARK_UNREADABLE} if values else set()
+    assert (verdict.kind, kinds(verdict)) == (VerdictKind.REFUSE, {kind} | unreadable)
     assert "settle what is in doubt or still owned" in [way.value for way in verdict.ways_on]
 
 
