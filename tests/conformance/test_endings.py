@@ -33,7 +33,7 @@ def test_a_coroutine_that_is_returned_has_not_run(world: World, ledger: Ledger) 
 
         op_id = mail.op_id("a")
         with pytest.raises(InvalidArgumentError, match="function: mail returned a coroutine"):
-            mail("a")
+            str(mail("a"))
     assert ran == []
     assert world.status(op_id, Status.FREE).owner is None
 
