@@ -40,11 +40,13 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     print(json.dumps(report) if options.json else _text(report))
+    if options.command == "up" and not options.json:
+        print(f"export FENCEPOST_URL='{report['url']}'")
     return 0 if report["running"] or options.command == "down" else 1
 
 
 def _run(services: LocalServices, options: argparse.Namespace) -> int:
-    """Run a command with the services up; stop them afterwards if they did not run before."""
+    """Run a command with the services up; stop afterwards those that did not run before."""
     report = services.up(nodes=options.nodes, kafka_port=options.kafka_port, redis_port=options.redis_port)
     values = {
         "{kafka}": report["kafka"]["bootstrap"],
@@ -62,7 +64,7 @@ def _run(services: LocalServices, options: argparse.Namespace) -> int:
         raise ServiceError(f"cannot run {command[0]}: {error}") from error
     finally:
         if report["started"]:
-            services.down()
+            services.down(only=report["started"])
 
 
 def _parser() -> argparse.ArgumentParser:

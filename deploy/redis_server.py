@@ -72,6 +72,10 @@ class RedisServer:
         wait_until(lambda: self.answers() or not process.alive(), START_TIMEOUT_S)
         return process.alive() and self.answers()
 
+    def running(self) -> bool:
+        """Whether the process runs (it may be paused)."""
+        return self.process is not None and self.process.alive()
+
     def answers(self) -> bool:
         """Whether it is up and has loaded its data."""
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -59,6 +60,7 @@ _HELP: tuple[type[click.UsageError], ...] = tuple(
 )  # click before 8.2 prints the help of a group without arguments itself
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+_NO_TOPIC = re.compile(r"\bhas no (usable )?topic\b")
 _TO_INIT = "Run `fencepost init`, or correct the prefix in the URL."
 
 
@@ -158,7 +160,7 @@ def _no_topics(error: FencepostError) -> bool:
     if not isinstance(error, StoreError):
         return False
     missing = [c for c in error.details.get("checks", ()) if c["name"].endswith(": exists") and not c["ok"]]
-    return bool(missing) or "it has no topic" in error.message
+    return bool(missing) or _NO_TOPIC.search(error.message) is not None
 
 
 cli = Root(

@@ -129,8 +129,10 @@ def probe(app: App, op_id: str, target: str, by: str) -> None:
         ledger.probe(tool)(asked)
         try:
             answer, operation = ledger.run_probe(op_id, by=by)
-        except Exception as error:
-            raise asked.failed or error from error.__cause__
+        except FencepostError:
+            if asked.failed is not None:  # what went wrong, without what was made of it on the way
+                raise asked.failed from asked.failed.__cause__
+            raise
     values = {
         "op_id": op_id,
         "outcome": answer.outcome.value,

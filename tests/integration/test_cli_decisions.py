@@ -93,6 +93,20 @@ def test_in_doubt_list(run: Run, url: str) -> None:
     assert "Nothing is in doubt." in run("in-doubt", "list", "--agent", "other").stdout
 
 
+def test_in_doubt_list_tells_what_it_does_not_list(run: Run, url: str) -> None:
+    """An empty list says how much is undecided all the same, unless all was asked for or there is nothing."""
+    assert "--all" not in run("in-doubt", "list", "--agent", "other").stderr
+    with Ledger.open(url) as ledger, ledger.session("other") as agent:
+        attempt = agent.attempt("mail.send", key="18", kind=EffectClass.IRREVERSIBLE).begin()
+        assert attempt.owned
+        result = run("in-doubt", "list", "--agent", "other")
+        assert "Nothing is in doubt." in result.stdout
+        assert result.stderr == "1 operation is in flight or not heard of yet: see --all\n"
+        assert run("in-doubt", "list", "--agent", "other", "--quiet").stderr == ""
+        assert "--all" not in run("in-doubt", "list").stderr
+        attempt.commit(None)
+
+
 def test_in_doubt_show_tells_how_to_settle(run: Run) -> None:
     """The ways on are command lines that are bound to the version seen."""
     values = answer(run("in-doubt", "show", DOUBT, "--json"))
@@ -139,6 +153,16 @@ def unknown(op):
     return ProbeAnswer(Outcome.UNKNOWN, evidence="no answer")
 def broken(op):
     raise OSError("cable")
+def odd(op):
+    return ProbeAnswer(Outcome.COMMITTED, result={"ids": {1}}, evidence="log line 7")
+def halved(op):
+    return ProbeAnswer(Outcome.COMMITTED, result="\\ud800", evidence="log line 7")
+def nothing(op):
+    return None
+async def later(op):
+    return sent(op)
+def quits(op):
+    raise SystemError("away")
 probes = {"mail.send": sent}
 others = {"sms.send": sent}
 number = 7
@@ -163,6 +187,24 @@ def test_probe(run: Run, module: str, name: str) -> None:
     assert answer(run("ops", "show", DOUBT, "--json"))["result"] == {"tool": "mail.send"}
 
 
+@pytest.mark.parametrize("name", ["odd", "halved"])
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
+def test_probe_with_a_result_that_is_not_json(run: Run, module: str, name: str, options: tuple[str, ...]) -> None:
+    """The commit is recorded and the command done; the result is told as it is, with a note that it was not kept."""
+    result = run("in-doubt", "probe", DOUBT, "--module", f"{module}:{name}", *options)
+    assert result.exit_code == 0, result.stderr
+    assert ("{1}" if name == "odd" else "ud800") in result.stdout
+    assert "its result was not: not encodable" in result.stderr
+    assert answer(run("ops", "show", DOUBT, "--json"))["status"] == "committed"
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", '{"a": NaN}'])
+def test_resolve_takes_json_only(run: Run, value: str) -> None:
+    """What Python reads and JSON does not have is a wrong call, not a result that gets lost."""
+    result = resolve(run, DOUBT, "--committed", "--result", value, code=2)
+    assert "not JSON" in result.stderr
+
+
 def test_probe_that_does_not_know(run: Run, module: str) -> None:
     """UNKNOWN needs a human: exit code 4, and nothing is recorded."""
     values = answer(run("in-doubt", "probe", DOUBT, "--module", f"{module}:unknown", "--json"), 4)
@@ -178,10 +220,24 @@ def test_probe_that_cannot_be_had(run: Run, module: str, name: str) -> None:
     assert error(run("in-doubt", "probe", DOUBT, "--module", target, "--json"), 2)["details"]["field"] == "module"
 
 
-def test_probe_that_fails(run: Run, module: str) -> None:
-    """An error of the probe is told as one line, and the operation stays as it was."""
-    result = run("in-doubt", "probe", DOUBT, "--module", f"{module}:broken")
-    assert result.exit_code == 1
-    assert "cable" in result.stderr
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("broken", "failed: OSError: cable"),
+        ("quits", "failed: SystemError: away"),
+        ("nothing", "gave NoneType, not a ProbeAnswer"),
+        ("later", "is asynchronous"),
+    ],
+)
+def test_probe_that_fails(run: Run, module: str, name: str, why: str) -> None:
+    """A probe that fails or gives no answer is told by its name, in one error, and the operation stays as it was."""
+    line = ("in-doubt", "probe", DOUBT, "--module", f"{module}:{name}")
+    values = error(run(*line, "--json"), 1)
+    assert values["message"].startswith(f"the probe {module}:{name} {why}")
+    assert values["details"]["probe"] == f"{module}:{name}"
+    assert "Nothing was recorded" in values["next_step"]
+    result = run(*line)
+    assert "unexpected" not in result.stderr
     assert "Traceback" not in result.stderr
+    assert "cable" not in run(*line, "--debug").stdout
     assert answer(run("ops", "show", DOUBT, "--json"))["status"] == "in doubt"

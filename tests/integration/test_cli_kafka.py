@@ -7,11 +7,13 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
+from confluent_kafka.admin import AdminClient
 
 from fencepost.ledger import EffectClass, Ledger
 from fencepost.ledger.cli import cli
@@ -19,6 +21,8 @@ from fencepost.ledger.cli import cli
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import services
 
 
 @pytest.fixture
@@ -105,6 +109,40 @@ def rebuild(url: str) -> None:
     assert all(p["opened"] for p in after)
     assert not before & {p["incarnation"] for p in after}
     assert answer(url, "projector", "verify")["ok"] is True
+
+
+def test_a_missing_ledger_leads_to_init(url: str) -> None:
+    """Where the topics do not exist every command that looks says how to create them."""
+    for line in (("doctor",), ("status",), ("agents", "list"), ("ops", "tail"), ("projector", "lag")):
+        result = run(url, *line)
+        assert result.exit_code in {1, 7}, line
+        assert "Next:  Run `fencepost init`" in result.stderr, line
+
+
+def test_doctor_knows_the_topics_without_redis(kafka_bootstrap: str, private_redis: services.StartRedis) -> None:
+    """A topic that was deleted and made anew is found by the ledger's own log, when Redis has lost everything."""
+    server = private_redis()
+    prefix = f"cli-{secrets.token_hex(4)}"
+    url = f"kafka://{kafka_bootstrap}/{prefix}?projection={server.url}&development=1"
+    assert run(url, "init", "--partitions", "1").exit_code == 0
+    server.flushall()
+    assert own_topics(answer(url, "doctor")) == "ok"
+    text = run(url, "doctor")
+    assert (text.exit_code, text.stderr) == (0, "")
+    assert max(map(len, text.stdout.splitlines())) <= 120
+    admin, name = AdminClient({"bootstrap.servers": kafka_bootstrap}), f"{prefix}.effects"
+    admin.delete_topics([name])[name].result(timeout=20)
+    deadline = time.monotonic() + 20
+    while name in admin.list_topics(timeout=10).topics and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert run(url, "init", "--partitions", "1").exit_code == 0
+    server.flushall()
+    assert own_topics(answer(url, "doctor", code=1)) == "refuse"
+    assert "created on" in run(url, "doctor").stderr
+
+
+def own_topics(payload: dict[str, Any]) -> str:
+    return next(str(c["state"]) for c in payload["checks"] if c["name"] == "the ledger's own topics")
 
 
 def test_nobody_answers() -> None:

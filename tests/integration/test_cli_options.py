@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from cli_kit import CHARGE, Run, answer, error, run_fixture, template_fixture, url_fixture  # noqa: F401 - found by their names
+from cli_kit import CHARGE, Run, answer, error, fill, run_fixture, template_fixture, url_fixture  # noqa: F401 - found by their names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +52,28 @@ def test_doctor_refuses_a_broken_guarantee(run: Run, monkeypatch: pytest.MonkeyP
     checks = {c["name"]: c["state"] for c in json.loads(result.stdout)["checks"]}
     assert checks["SQLite"] == "refuse"
     assert json.loads(result.stderr.splitlines()[-1])["error"] == "GuaranteeError"
+
+
+@pytest.mark.parametrize("args", [(), ("--json",)], ids=["text", "json"])
+def test_export_into_a_folder_that_is_not_there(run: Run, tmp_path: Path, args: tuple[str, ...]) -> None:
+    """A file that cannot be written is named, with the reason, and nothing is left behind."""
+    path = tmp_path / "none" / "out.ndjson"
+    result = run("export", str(path), *args)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{path} cannot be written: No such file or directory" in result.stderr
+    assert "unexpected" not in result.stderr
+    path.parent.touch()
+    assert f"{path} cannot be written: Not a directory" in run("export", str(path)).stderr
+
+
+def test_replay_since_a_token_of_another_ledger(run: Run, tmp_path: Path) -> None:
+    """It is refused with the exit code that the help tells."""
+    other = f"sqlite://{tmp_path}/other.db"
+    fill(other)
+    token = answer(run("checkpoints", "show", "nightly", "c1", "--json", "--url", other))["token"]
+    error(run("replay", "nightly", "--since", token, "--json"), 3)
+    told = run("replay", "--help").stdout
+    assert [line.split()[0] for line in told.splitlines() if "another ledger's" in line] == ["3"]
 
 
 def test_status_counts(run: Run) -> None:

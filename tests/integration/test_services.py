@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -19,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fencepost.deploy import kafka_cluster, kafka_jars
 from fencepost.deploy.processes import Process, wait_until
-from fencepost.deploy.services import Choice, KafkaCluster, ServiceError, choose
+from fencepost.deploy.services import Choice, KafkaCluster, ServiceError, choose, redis_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,6 +160,52 @@ def test_three_nodes_survive_a_kill_and_a_pause(kafka3: KafkaCluster) -> None:
     assert [error for error, _, _ in produce(kafka3.bootstrap, topic)] == [None]
     kafka3.heal()
     assert all(kafka_cluster.broker_count(port) == 3 for port in kafka3.ports)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_up_starts_only_what_does_not_run(tmp_path: Path) -> None:
+    """A dead Redis comes back beside a Kafka that is left alone, a dead Kafka beside a Redis; the addresses stay."""
+    for name, problem in (("Kafka", kafka_jars.local_kafka_problem()), ("Redis", redis_problem())):
+        if problem is not None:
+            services.unavailable(name, problem)
+
+    def local(name: str, *words: str, code: int = 0) -> str:
+        """What deploy/local prints, as a process of its own: what it starts outlives it."""
+        line = [sys.executable, str(DEPLOY / "local"), name, "--dir", str(tmp_path / "local"), *words]
+        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=200)
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    def report(name: str, code: int = 0) -> dict[str, Any]:
+        values: dict[str, Any] = json.loads(local(name, "--json", code=code))
+        return values
+
+    def killed(pids: list[int]) -> None:
+        os.kill(pids[0], signal.SIGKILL)
+        assert wait_until(lambda: cmdline(pids[0]) == b"", 10)
+
+    try:
+        first = report("up")
+        assert first["started"] == ["kafka", "redis"]
+        assert first["url"].endswith("&development=1")
+        killed(first["redis"]["pids"])
+        again = report("up")
+        assert (again["started"], again["url"], again["kafka"]) == (["redis"], first["url"], first["kafka"])
+        killed(again["redis"]["pids"])
+        told = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "{kafka}", "{redis}"]
+        assert f"['{first['kafka']['bootstrap']}', '{first['redis']['url']}']" in local("run", "--", *told)
+        left = report("status", code=1)
+        assert (left["kafka"], left["redis"]["pids"]) == (first["kafka"], [])
+        redis_only = report("up")
+        killed(redis_only["kafka"]["pids"])
+        last = report("up")
+        assert (last["started"], last["url"], last["redis"]) == (["kafka"], first["url"], redis_only["redis"])
+        assert report("up")["started"] == []
+        assert local("up").splitlines()[-1] == f"export FENCEPOST_URL='{first['url']}'"
+        local("up", "--redis-port", "1", code=1)
+    finally:
+        local("down", "--wipe")
 
 
 def elected(admin: AdminClient, topic: str) -> int:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from fencepost.ledger import cli, cli_setup
 from fencepost.ledger.cli_app import App
-from fencepost.ledger.errors import FencepostError, GuaranteeError, UnsafeRollbackError
+from fencepost.ledger.errors import FencepostError, GuaranteeError, StoreUnavailableError, UnsafeRollbackError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,6 +74,8 @@ def test_overview_names_every_command_and_exit_code() -> None:
         assert f"  {name} " in text
     for code in (0, 1, 2, 3, 4, 5, 6, 7, 130):
         assert f"  {code} " in text
+    for name in ("ops tail", "branch list", "branch fork"):
+        assert f"`{name}`" in text
 
 
 def test_without_a_command_the_help_is_told() -> None:
@@ -193,6 +195,26 @@ def test_errors_of_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("--json", "status")
     assert result.exit_code == 3
     assert json.loads(result.stderr)["error"] == "UnsafeRollbackError"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        GuaranteeError("bad.", next_step="Look.", checks=[{"name": "p.effects: exists", "ok": False}]),
+        StoreUnavailableError("Kafka at k:1 does not answer as it should: it has no topic p.effects.", next_step="?"),
+    ],
+)
+def test_missing_topics_lead_to_init(monkeypatch: pytest.MonkeyPatch, error: FencepostError) -> None:
+    """Where the topics do not exist the next step is to create them, or to look at the URL."""
+    failing(monkeypatch, error)
+    assert "Next:  Run `fencepost init`" in run("status").stderr
+    assert json.loads(run("--json", "status").stderr)["next_step"].startswith("Run `fencepost init`")
+
+
+def test_other_broken_guarantees_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics that are there are not created."""
+    failing(monkeypatch, GuaranteeError("bad.", next_step="Look.", checks=[{"name": "p: replicas", "ok": False}]))
+    assert "Next:  Look." in run("status").stderr
 
 
 def every(kind: type[FencepostError]) -> Iterator[type[FencepostError]]:

@@ -20,6 +20,17 @@ def test_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "NAME    N\na       1\nlonger  -\n"
 
 
+def test_table_of_a_given_width(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a width is given long cells are folded, the widest columns first, and nothing is lost."""
+    Output().table(("NAME", "FOUND", "N"), [("a", "x" * 50 + " " + "y" * 30, 1), ("b", "z", 2)], empty="", width=40)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 40
+    assert (out.count("x"), out.count("y"), out.count("z")) == (50, 30, 1)
+    assert out.splitlines()[-1].split() == ["b", "z", "2"]
+    Output().table(("NAME",), [("short",)], empty="", width=40)
+    assert capsys.readouterr().out == "NAME\nshort\n"
+
+
 def test_empty_table(capsys: pytest.CaptureFixture[str]) -> None:
     """A table without rows says so."""
     Output().table(("NAME",), [], empty="No agents.")
@@ -38,6 +49,33 @@ def test_json_is_one_object_in_one_line(capsys: pytest.CaptureFixture[str]) -> N
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert json.loads(out) == {"schema": "x", "a": "é"}
+
+
+class Odd:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [({1}, "{1}"), (float("nan"), "nan"), (b"x", "b'x'"), ({(1,): 2}, "{(1,): 2}"), (Odd(), "<Odd>")]
+)
+def test_what_is_not_json_is_told_as_text(value: object, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A value that JSON does not have never spoils an answer."""
+    Output(as_json=True).data({"schema": "x", "result": value}, lambda: None)
+    Output(as_json=True).line({"result": value}, str)
+    first, second = capsys.readouterr().out.splitlines()
+    assert json.loads(first) == {"schema": "x", "result": told}
+    assert json.loads(second) == {"result": told}
+    assert shortened(value) == told
+
+
+def test_half_a_surrogate_pair(capsys: pytest.CaptureFixture[str]) -> None:
+    """Text that no encoding has is written escaped; in JSON it is still the same text."""
+    Output().text("a\ud800")
+    Output(as_json=True).data({"a": "\ud800"}, lambda: None)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "a\\ud800"
+    assert json.loads(second) == {"a": "\ud800"}
 
 
 def test_notes_are_on_stderr_unless_quiet(capsys: pytest.CaptureFixture[str]) -> None:
