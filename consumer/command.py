@@ -123,7 +123,7 @@ def rebuild(
         while True:
             headers = {p: _header(client, url, p) for p in before}
             progress(_progress(headers, before))
-            if all(h.opened or h.halted for h in headers.values()):
+            if all(h.opened or (h.halted and h.incarnation) for h in headers.values()):
                 return
             if time.monotonic() > deadline:
                 raise StoreUnavailableError(
@@ -150,7 +150,7 @@ async def _checked_topic_ids(url: StoreUrl) -> Mapping[Topic, str]:
     if failed:
         unreachable = [check.found for check in failed if check.name == REDIS_ANSWERS]
         if unreachable:
-            raise StoreUnavailableError(unreachable[0])
+            raise StoreUnavailableError(unreachable[0], next_step="Then start it: fencepost projector run.")
         raise GuaranteeError(
             "; ".join(f"{c.name} is {c.found}, and must be {c.wanted}" for c in failed) + ".",
             next_step="Set it right; fencepost doctor checks it.",

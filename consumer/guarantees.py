@@ -61,7 +61,8 @@ def wanted_settings(*, development: bool, min_compaction_lag_ms: int) -> dict[st
 def setting_checks(facts: TopicFacts, *, development: bool) -> list[Check]:
     """Each setting that a promise rests on, with its value and the wanted one.
 
-    With `development` fewer copies and a shorter lag are warnings; what decides about histories is refused always.
+    With `development` fewer copies and a shorter lag are warnings; what decides about histories, and whether an outcome
+    fits, is refused always.
     """
     weaker = "warn" if development else "refuse"
     found = {name: facts.settings.get(name, "not set") for name in COMPARED}
@@ -81,7 +82,7 @@ def setting_checks(facts: TopicFacts, *, development: bool) -> list[Check]:
         at_least(LAG, DAY_MS, weaker),
         Check(f"{facts.name}: replicas", facts.replicas >= REPLICAS, copies, f"at least {REPLICAS}", weaker),
         at_least("min.insync.replicas", MIN_IN_SYNC, weaker),
-        at_least("max.message.bytes", MAX_MESSAGE_BYTES, "warn"),
+        at_least("max.message.bytes", MAX_MESSAGE_BYTES, "refuse"),
     ]
 
 

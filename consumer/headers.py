@@ -19,6 +19,7 @@ _NUMBERS = (
     "seen_ms",
 )
 _LEADER_EPOCH = "leader_epoch"
+_ALWAYS = {"incarnation", "opened", "halted", "counted", _LEADER_EPOCH, *_NUMBERS}
 NO_LEADER_EPOCH = -1
 
 
@@ -28,7 +29,9 @@ def pairs(words: Sequence[bytes]) -> dict[str, bytes]:
 
 
 def header_of(words: Sequence[bytes], time: Sequence[bytes] = ()) -> Header:
-    """The header in a flat reply; of a projection that is not there, one that is not opened.
+    """The header in a flat reply; of a projection that is not there or is damaged, one that is not opened.
+
+    That of a damaged one has no incarnation, as if it were lost, and says in `halted` what is amiss.
 
     Args:
         words: field, value, …; empty when there is no projection.
@@ -38,14 +41,23 @@ def header_of(words: Sequence[bytes], time: Sequence[bytes] = ()) -> Header:
     if not words:
         return Header(now_ms=now_ms)
     stored = {name: value.decode() for name, value in pairs(words).items()}
-    numbers = {name: int(stored.get(name, "0")) for name in _NUMBERS}
+    if damage := _damage(stored):
+        why = f"its copy in Redis is damaged ({damage}); a running projector builds it anew"
+        return Header(now_ms=now_ms, halted=why)
+    numbers = {name: int(stored[name]) for name in _NUMBERS}
     return Header(
         incarnation=stored["incarnation"],
-        opened=stored.get("opened") == "1",
-        halted=stored.get("halted", ""),
+        opened=stored["opened"] == "1",
+        halted=stored["halted"],
         now_ms=now_ms,
         **numbers,
     )
+
+
+def _damage(stored: Mapping[str, str]) -> str:
+    """What a script found to be lost, or which fields are missing here; "" when nothing is."""
+    missing = sorted(_ALWAYS - stored.keys())
+    return stored.get("damaged") or (f"its header has no {', '.join(missing)}" if missing else "")
 
 
 def leader_epoch_of(words: Sequence[bytes]) -> int:
@@ -54,7 +66,7 @@ def leader_epoch_of(words: Sequence[bytes]) -> int:
 
 
 def words_of(header: Header, leader_epoch: int) -> list[str]:
-    """What to write of a header; `seen_ms` is left to the store's own clock."""
+    """What to write of a header; `seen_ms` and `counted` are left to the scripts."""
     fields: Mapping[str, object] = {
         "incarnation": header.incarnation,
         "opened": int(header.opened),

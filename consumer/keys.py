@@ -48,6 +48,11 @@ class PartitionKeys(NamedTuple):
         return f"{self.tag}:collections"
 
     @property
+    def counts(self) -> str:
+        """A hash: how many documents each collection has; written together with them."""
+        return f"{self.tag}:counts"
+
+    @property
     def accepted(self) -> str:
         """A string: below this offset an operator accepted gaps. Outlives the projection."""
         return f"{self.tag}:accepted"
@@ -57,9 +62,14 @@ class PartitionKeys(NamedTuple):
         """Where each change of the header is announced as "incarnation applied_offset"."""
         return f"{self.tag}:applied"
 
+    @property
+    def documents(self) -> str:
+        """What the key of every collection begins with."""
+        return f"{self.tag}:doc:"
+
     def collection(self, name: str) -> str:
         """A hash: the documents of one collection by their keys."""
-        return f"{self.tag}:doc:{name}"
+        return f"{self.documents}{name}"
 
 
 def beat(prefix: str, session_id: str) -> str:

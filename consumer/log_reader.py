@@ -44,7 +44,11 @@ class KafkaLogReader:
         self._topics = kafka_client.names(url)
         self._codec = codec_of(url)
         self._consumer = self._client()
-        self._counts = kafka_client.partition_counts(url, self._consumer)
+        try:
+            self._counts = kafka_client.partition_counts(url, self._consumer)
+        except BaseException:
+            self._consumer.close()
+            raise
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
         """See `LogReader`. The end is a broker's answer, and no proof that nothing stands behind it."""

@@ -36,8 +36,9 @@ class MovedError(Exception):
     @property
     def superseded(self) -> bool:
         """Whether a later claim exists; a lower number means that the store itself went back in time."""
-        later = scripts.epoch_number(self.answer.found) >= scripts.epoch_number(self.epoch)
-        return self.answer.outcome == "epoch" and later
+        if self.answer.outcome != "epoch":
+            return False
+        return scripts.epoch_number(self.answer.found) >= scripts.epoch_number(self.epoch)
 
 
 class PartitionStore:
@@ -51,7 +52,7 @@ class PartitionStore:
         self._header: Header | None = None
 
     def claim(self) -> Claimed:
-        """Take the partition; what earlier owners still try is refused from now on."""
+        """Take the partition; what earlier owners still try is refused from now on. A damaged projection is as good as lost."""
         claimed = Claimed.of(self._run(scripts.claim(self._keys, secrets.token_hex(8))))
         self._epoch = claimed.epoch
         self._header = claimed.header
@@ -66,6 +67,7 @@ class PartitionStore:
 
         Raises MovedError.
         """
+        self.drop()
         while names := self._some_collections():
             self._prove(scripts.clear(self._keys, self._epoch, names))
         self._prove(scripts.begin(self._keys, self._epoch, header))
@@ -101,14 +103,15 @@ class PartitionStore:
     def _owner(self) -> Owner:
         header = self._header
         if header is None:
-            raise RuntimeError("the partition was not claimed")
+            raise RuntimeError("The partition was not claimed. Claim it before anything else is done with it.")
         return Owner(self._epoch, header.incarnation, header.applied_offset)
 
     def _expect(self, found: Header) -> None:
         """What was read must be what this owner wrote last; else it would fold on from somebody else's state."""
         owner = self._owner()
         if found.incarnation != owner.incarnation:
-            raise MovedError(Answer("incarnation" if found.incarnation else "lost", found.incarnation), self._epoch)
+            outcome = "incarnation" if found.incarnation else "damaged" if found.halted else "lost"
+            raise MovedError(Answer(outcome, found.incarnation or found.halted), self._epoch)
         if found.applied_offset != owner.applied_offset:
             raise MovedError(Answer("offset", str(found.applied_offset)), self._epoch)
 
@@ -118,8 +121,10 @@ class PartitionStore:
             raise MovedError(answer, self._epoch)
 
     def _some_collections(self) -> list[str]:
+        """Either of the two that name them may be lost."""
         with translated(self._url):
             found: Reply = self._client.srandmember(self._keys.collections, _PAGE)
+            found = found or self._client.hrandfield(self._keys.counts, _PAGE)
         return [name.decode() for name in found or ()]
 
     def _run(self, call: Call) -> Reply:

@@ -75,6 +75,7 @@ class PartitionWorker:
         self._asked = False
         self._floor = 0  # the largest settled offset that is known of this topic
         self._accepted = 0
+        self._former = ""  # what became of the former projection; "" when there was none
         self._suspect: tuple[int, int] | None = None
 
     # -- what the projector calls --------------------------------------------------------
@@ -155,6 +156,7 @@ class PartitionWorker:
         self._floor = max(self._floor, saved, header.settled_offset)
         self._accepted = claimed.accepted
         if not header.incarnation:
+            self._former = header.halted or self._former or ("it is gone" if self._saved else "")
             self._mark()
         elif header.halted:
             _log.error("%s is halted: %s", self.partition, header.halted)
@@ -169,6 +171,7 @@ class PartitionWorker:
         self._folding = Folding(fold, self._store, leader_epoch=leader_epoch, gaps_below=below)
         self._log.start(header.applied_offset, leader_epoch)
         self.phase = Phase.FOLDING
+        self._former = "it is gone"  # said when a new one is begun
         _log.info("%s: applying from offset %d (opened: %s)", self.partition, header.applied_offset, header.opened)
 
     def _mark(self) -> None:
@@ -182,7 +185,8 @@ class PartitionWorker:
         if not marker.reported:
             return
         if marker.error:
-            raise StoreUnavailableError(f"The horizon of {self.partition} cannot be written: {marker.error}.")
+            what = f"The horizon of {self.partition} cannot be written: {marker.error}."
+            raise StoreUnavailableError(what, next_step="Check that Kafka takes records; nothing is lost.")
         if marker.offset is None:
             self._mark()  # it is written, but the report left out where
             return
@@ -195,7 +199,8 @@ class PartitionWorker:
         )
         self._store.begin(header)
         failpoints.hit("after_begin_incarnation")
-        _log.warning("%s: begins a new projection; it opens at offset %d", self.partition, header.horizon)
+        level, former = (logging.WARNING, f" (the former: {self._former})") if self._former else (logging.INFO, "")
+        _log.log(level, "%s: begins a new projection%s; it opens at offset %d", self.partition, former, header.horizon)
         self._start(header, {}, -1)
 
     def _look(self, *, alive: bool) -> None:

@@ -1,7 +1,8 @@
 """The calls to the projection's Lua scripts: their keys and arguments in order, and what they answer.
 
 Every script touches the keys of one partition only, gets them as KEYS, and may be repeated by a client that lost the
-reply: the second run changes nothing that the first has not.
+reply: the second run changes nothing that the first has not. Where the names of the collections stand in Redis alone
+(`claim`, `heartbeat`), the script gets what their keys begin with: they share the hash tag, and so the slot.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ Reply = Any
 """A client's reply: nested lists of bytes, in the shape that the script's own comment gives."""
 
 _Value = TypeVar("_Value")
-_OWNERS = frozenset({"apply", "heartbeat", "begin"})
+_SHARED = {
+    "apply": ("whole", "check"),
+    "begin": ("check",),
+    "claim": ("whole",),
+    "heartbeat": ("whole", "check"),
+    "page": ("whole",),
+    "read": ("whole",),
+    "scan": ("whole",),
+}
 
 
 class Script(NamedTuple):
@@ -59,7 +68,7 @@ class Answer(NamedTuple):
 
     Attributes:
         outcome: "ok", "already" (a repeat; as good), or what failed: "lost" (the projection or the epoch is gone),
-            "epoch" (another owner), "incarnation" (another projection), "offset" (another position), "dirty".
+            "damaged" (a part of it is gone), "epoch" (another owner), "incarnation" (another projection), "offset" (another position), "dirty".
         found: what was found instead.
     """
 
@@ -78,7 +87,10 @@ class Answer(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """What a claim found: the new epoch, the header (incarnation "" when there is none), and gaps accepted below."""
+    """What a claim found: the new epoch, the header, and gaps accepted below.
+
+    Without a projection the header's incarnation is "", and so for a damaged one, whose `halted` says what is lost.
+    """
 
     epoch: str
     header: Header
@@ -96,8 +108,7 @@ class Claimed(NamedTuple):
 def script(name: str) -> Script:
     """The script in `<name>.lua`."""
     folder = Path(__file__).parent
-    shared = (folder / "check.lua").read_text() if name in _OWNERS else ""
-    text = shared + (folder / f"{name}.lua").read_text()
+    text = "".join((folder / f"{part}.lua").read_text() for part in (*_SHARED.get(name, ()), name))
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -111,7 +122,7 @@ def epoch_number(epoch: str) -> int:
 
 def claim(keys: PartitionKeys, token: str) -> Call:
     """Take the partition. `token` must be new for each claim."""
-    return Call(script("claim"), (keys.epoch, keys.header, keys.accepted), (token,))
+    return Call(script("claim"), (keys.epoch, keys.header, keys.accepted, keys.counts, keys.documents), (token,))
 
 
 def apply(keys: PartitionKeys, owner: Owner, step: Step, leader_epoch: int) -> Call:
@@ -124,25 +135,25 @@ def apply(keys: PartitionKeys, owner: Owner, step: Step, leader_epoch: int) -> C
         deletes = [key for key, value in writes.items() if value is None]
         hashes.append(keys.collection(name))
         args += [name, str(len(sets)), *sets, str(len(deletes)), *deletes]
-    return Call(script("apply"), (keys.header, keys.epoch, keys.collections, *hashes), args)
+    return Call(script("apply"), (keys.header, keys.epoch, keys.collections, keys.counts, *hashes), args)
 
 
 def heartbeat(keys: PartitionKeys, owner: Owner, *, touch: bool, halted: str = "") -> Call:
     """Look whether all is as the owner left it; say that it has caught up, or why it stopped."""
     args = (*owner.words(), "1" if touch else "0", keys.channel, halted)
-    return Call(script("heartbeat"), (keys.header, keys.epoch), args)
+    return Call(script("heartbeat"), (keys.header, keys.epoch, keys.counts, keys.documents), args)
 
 
 def clear(keys: PartitionKeys, epoch: str, names: Sequence[str]) -> Call:
     """Delete the header and these collections."""
     hashes = [keys.collection(name) for name in names]
-    return Call(script("clear"), (keys.header, keys.epoch, keys.collections, *hashes), (epoch, *names))
+    return Call(script("clear"), (keys.header, keys.epoch, keys.collections, keys.counts, *hashes), (epoch, *names))
 
 
 def begin(keys: PartitionKeys, epoch: str, header: Header) -> Call:
     """Write the first header of a new incarnation; everything older must have been cleared."""
     args = (epoch, header.incarnation, keys.channel, *words_of(header, -1))
-    return Call(script("begin"), (keys.header, keys.epoch, keys.collections), args)
+    return Call(script("begin"), (keys.header, keys.epoch, keys.collections, keys.counts), args)
 
 
 def drop(keys: PartitionKeys, *, accept_below: int | None) -> Call:
@@ -158,41 +169,47 @@ def read(keys: PartitionKeys, wanted: Iterable[DocumentKey]) -> tuple[Call, list
     """Read documents; the call and the order in which the documents come."""
     groups = _by_collection(dict.fromkeys(wanted, None))
     args: list[str | bytes] = []
-    for fields in groups.values():
-        args += [str(len(fields)), *fields]
+    for name, fields in groups.items():
+        args += [name, str(len(fields)), *fields]
     hashes = [keys.collection(name) for name in groups]
     order = [DocumentKey(name, key) for name, fields in groups.items() for key in fields]
-    return Call(script("read"), (keys.header, *hashes), args), order
+    return Call(script("read"), (keys.header, keys.counts, *hashes), args), order
 
 
 def read_snapshot(reply: Reply, order: Sequence[DocumentKey]) -> Snapshot:
-    """The snapshot in a reply to `read`: the documents that exist."""
+    """The snapshot in a reply to `read`: the documents that exist; none when there is no projection to believe."""
     values = [value for group in reply[2:] for value in group]
     found = {key: value for key, value in zip(order, values, strict=True) if value is not None}
-    return Snapshot(header_of(reply[0], reply[1]), found)
+    return _snapshot(reply, found)
 
 
 def scan(keys: PartitionKeys, collection: str) -> Call:
     """Read a whole collection."""
-    return Call(script("scan"), (keys.header, keys.collection(collection)), ())
+    return Call(script("scan"), (keys.header, keys.counts, keys.collection(collection)), (collection,))
 
 
 def scan_snapshot(reply: Reply, collection: str) -> Snapshot:
     """The snapshot in a reply to `scan`."""
-    return Snapshot(header_of(reply[0], reply[1]), _documents(collection, reply[2]))
+    return _snapshot(reply, _documents(collection, reply[2]))
 
 
 def page(keys: PartitionKeys, collection: str, *, cursor: str, count: int) -> Call:
     """Read a page of a collection; "" is the first cursor."""
-    return Call(script("page"), (keys.header, keys.collection(collection)), (cursor or "0", str(count)))
+    hashes = (keys.header, keys.counts, keys.collection(collection))
+    return Call(script("page"), hashes, (collection, cursor or "0", str(count)))
 
 
 def page_snapshot(reply: Reply, collection: str) -> tuple[Snapshot, str]:
     """The snapshot in a reply to `page`, and the next cursor, "" at the end."""
     cursor, words = reply[2]
     following: str = cursor.decode()
-    snapshot = Snapshot(header_of(reply[0], reply[1]), _documents(collection, words))
+    snapshot = _snapshot(reply, _documents(collection, words))
     return snapshot, "" if following == "0" else following
+
+
+def _snapshot(reply: Reply, documents: Mapping[DocumentKey, bytes]) -> Snapshot:
+    header = header_of(reply[0], reply[1])
+    return Snapshot(header, documents if header.incarnation else {})
 
 
 def _documents(collection: str, words: Sequence[bytes]) -> dict[DocumentKey, bytes]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 REDIS_ANSWERS = "Redis answers"
 """The name of that check."""
 
+PARTITIONS = 12
+"""Of each topic, where nobody says another number."""
 _TIMEOUT_S = 20.0
 _PROJECTOR_SILENT_MS = 10_000
 
@@ -63,14 +65,19 @@ class Admin:
         self._known_topic_ids = known_topic_ids
         self._admin = AdminClient(kafka_client.admin_settings(url))
 
-    async def initialise(self, *, partitions: int, development: bool, min_compaction_lag_ms: int | None = None) -> None:
+    async def initialise(
+        self, *, partitions: int | None, development: bool, min_compaction_lag_ms: int | None = None
+    ) -> None:
         """Create the topics that are missing, and record which topics the ledger has.
 
         Args:
-            partitions: of each topic; can never be changed.
+            partitions: of each topic; can never be changed. None: as many as there are, or 12.
             development: one copy is enough; said loudly by `check`.
             min_compaction_lag_ms: a day when None; less is for tests.
         """
+        if partitions is None:
+            there = [await self._topic(topic) for topic in Topic]
+            partitions = next((facts.partitions for facts in there if facts is not None), PARTITIONS)
         lag = DAY_MS if min_compaction_lag_ms is None else min_compaction_lag_ms
         settings = wanted_settings(development=development, min_compaction_lag_ms=lag)
         copies = 1 if development else REPLICAS
@@ -140,11 +147,13 @@ class Admin:
                     await asyncio.sleep(0.1)
                     continue
                 break
-        wrong = {topic: n for topic, n in facts.partitions.items() if n != partitions}
-        if wrong:
+        if any(count != partitions for count in facts.partitions.values()):
+            have = ", ".join(f"{topic.value} has {count}" for topic, count in facts.partitions.items())
+            counts = set(facts.partitions.values())
+            named = f"Name that count with --partitions {min(counts)}, or choose" if len(counts) == 1 else "Choose"
             raise GuaranteeError(
-                f"The topics exist with other partition counts than {partitions}: {wrong}.",
-                next_step="Name the count that they have, or choose another prefix.",
+                f"the topics exist with other partition counts than {partitions}: {have}.",
+                next_step=f"{named} another prefix.",
                 checks=[],
             )
         return facts

@@ -47,7 +47,7 @@ def init(app: App, partitions: int | None, development: bool) -> None:
         app.out.note("A ledger in one file has one partition a topic and one copy; the options change nothing.")
 
     async def work(store: Store) -> tuple[str, Sequence[Check]]:
-        ledger_id = await initialise(store, partitions=partitions or 12, development=development)
+        ledger_id = await initialise(store, partitions=partitions, development=development)
         return ledger_id, [c for c in await store.check() if not c.ok and c.severity == "warn"]
 
     ledger_id, warnings = app.on_store(work)

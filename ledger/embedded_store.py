@@ -230,7 +230,9 @@ class EmbeddedStore:
         """A new reader of the log; the caller closes it."""
         return EmbeddedReader(self._file, self._process)
 
-    async def initialise(self, *, partitions: int = 1, development: bool = False, generation: int = 0) -> None:
+    async def initialise(
+        self, *, partitions: int | None = None, development: bool = False, generation: int = 0
+    ) -> None:
         """Create the file and its tables; does nothing to what exists already.
 
         Args:

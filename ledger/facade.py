@@ -252,7 +252,7 @@ class Ledger(_Base):
         url: str | None,
         lines: Iterable[str],
         *,
-        partitions: int = 12,
+        partitions: int | None = None,
         development: bool = False,
         progress: transfer.Progress | None = None,
     ) -> int:

@@ -204,10 +204,11 @@ class Store(Protocol):
         """A new reader of the log; the caller closes it."""
         ...
 
-    async def initialise(self, *, partitions: int, development: bool, generation: int = 0) -> None:
+    async def initialise(self, *, partitions: int | None, development: bool, generation: int = 0) -> None:
         """Create topics or tables; does nothing to what exists already.
 
         Args:
+            partitions: of each topic; None: as many as there are, or a default.
             generation: the log generation of a new ledger; higher than 0 for one that takes over.
         """
         ...

@@ -18,7 +18,7 @@ HOME = Partition(Topic.AGENTS, 0)
 """Where the fact stands that creates a ledger."""
 
 
-async def initialise(store: Store, *, partitions: int = 12, development: bool = False) -> str:
+async def initialise(store: Store, *, partitions: int | None = None, development: bool = False) -> str:
     """Create what is missing and return the ledger's id. Safe to call again, and from several processes.
 
     Raises StoreError; nothing that exists is changed.

@@ -43,7 +43,9 @@ class LogFacts(Protocol):
 class Admin(Protocol):
     """Administration of a store that is made of two services."""
 
-    async def initialise(self, *, partitions: int, development: bool, min_compaction_lag_ms: int | None = None) -> None:
+    async def initialise(
+        self, *, partitions: int | None, development: bool, min_compaction_lag_ms: int | None = None
+    ) -> None:
         """Create what is missing."""
         ...
 
@@ -134,7 +136,7 @@ class ComposedStore:
         """A reader of the log; the caller closes it."""
         return cast(LogReader, _load("fencepost.readers", "kafka")(self._parsed))
 
-    async def initialise(self, *, partitions: int, development: bool, generation: int = 0) -> None:
+    async def initialise(self, *, partitions: int | None, development: bool, generation: int = 0) -> None:
         """Create the topics, if they do not exist.
 
         Raises InvalidArgumentError when the URL names another generation.
@@ -177,9 +179,12 @@ def require_guarantees(checks: Sequence[Check]) -> list[Check]:
     broken = [c for c in checks if not c.ok and c.severity == "refuse"]
     if broken:
         listed = "; ".join(f"{c.name} is {c.found}, must be {c.wanted}" for c in broken)
+        missing = any(c.name.endswith(": exists") for c in broken)
         raise GuaranteeError(
             f"the store does not give what the ledger promises: {listed}.",
-            next_step="Correct the settings, then look again with `fencepost doctor`.",
+            next_step="Create the topics with `fencepost init`."
+            if missing
+            else "Correct the settings, then look again with `fencepost doctor`.",
             checks=[c._asdict() for c in broken],
         )
     return [c for c in checks if not c.ok]

@@ -182,7 +182,7 @@ async def import_(
     store: Store,
     lines: Iterable[str],
     *,
-    partitions: int = 12,
+    partitions: int | None = None,
     development: bool = False,
     progress: Progress | None = None,
 ) -> int:

@@ -138,7 +138,7 @@ def missing_topic(bootstrap: str, topic: str, code: str) -> StoreUnavailableErro
     """A topic of the ledger is not there."""
     return StoreUnavailableError(
         f"Kafka at {bootstrap} has no usable topic {topic!r}: {code}.",
-        next_step="Create the ledger's topics first, or check the prefix in the URL.",
+        next_step="Create the ledger's topics with `fencepost init`, or check the prefix in the URL.",
     )
 
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin import NewPartitions, NewTopic
 from projection_kit import Rig, committed, make_rig, projector
 
 from fencepost.consumer.command import run_projector
-from fencepost.consumer.guarantees import DAY_MS
+from fencepost.consumer.guarantees import DAY_MS, MAX_MESSAGE_BYTES
 from fencepost.consumer.topics import open_admin
 from fencepost.deploy.processes import wait_until
 from fencepost.ledger import urls
@@ -67,6 +67,7 @@ def test_development_warns(rig: Rig) -> None:
         ("cleanup.policy", "delete", "exactly compact"),
         ("message.timestamp.type", "CreateTime", "exactly LogAppendTime"),
         ("unclean.leader.election.enable", "true", "exactly false"),
+        ("max.message.bytes", "300000", f"at least {MAX_MESSAGE_BYTES}"),
     ],
 )
 def test_changed_settings(rig: Rig, name: str, value: str, wanted: str) -> None:
@@ -123,8 +124,10 @@ def test_evicting_redis(kafka_bootstrap: str, private_redis: StartRedis) -> None
 def test_redis_away_at_the_start(rig: Rig) -> None:
     """Without Redis the start fails in a way that can be tried again."""
     away = Rig(urls.parse(f"kafka://{rig.url.bootstrap}/{rig.url.prefix}?projection=redis://127.0.0.1:1/0"), 2)
-    with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1"):
+    with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1") as caught:
         run_projector(away.url, stop=threading.Event())
+    assert caught.value.next_step
+    assert str(caught.value).endswith(caught.value.next_step)
 
 
 def test_initialise_again(rig: Rig) -> None:

@@ -35,7 +35,7 @@ def cluster(private_redis: StartRedis) -> str:
 
 
 def test_everything_on_a_cluster(kafka_bootstrap: str, cluster: str) -> None:
-    """Projecting, waiting, reading, beating, rebuilding and checking work on a cluster."""
+    """Projecting, waiting, reading, beating, rebuilding, finding damage and checking work on a cluster."""
     rig = make_rig(kafka_bootstrap, cluster)
     place = rig.partition_of(Topic.EFFECTS, "op")
 
@@ -59,6 +59,11 @@ def test_everything_on_a_cluster(kafka_bootstrap: str, cluster: str) -> None:
         rig.check()
         drop(rig, place)
         assert wait_until(lambda: rig.headers()[place].opened, 20)
+        rig.check()
+        former = rig.headers()[place].incarnation
+        with rig.redis() as client:
+            client.delete(rig.keys(place).collection(OPS))
+        assert wait_until(lambda: rig.headers()[place].incarnation not in {"", former}, 20)
         rig.check()
         amiss = [c for c in asyncio.run(open_admin(rig.url).check()) if not c.ok and c.severity == "refuse"]
         assert not amiss

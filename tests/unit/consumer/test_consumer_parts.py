@@ -61,8 +61,21 @@ def test_headers_come_back() -> None:
         halted="because",
     )
     stored = [word.encode() for word in words_of(header, 8)]
-    assert header_of([*stored, *words("seen_ms", 12)], words(3, 4_999)) == replace(header, seen_ms=12, now_ms=3004)
+    kept = [*stored, *words("seen_ms", 12, "counted", 3)]
+    assert header_of(kept, words(3, 4_999)) == replace(header, seen_ms=12, now_ms=3004)
     assert leader_epoch_of(stored) == 8
+
+
+def test_a_damaged_header() -> None:
+    """A header that lost a field, or was marked, is as good as none, and says why."""
+    stored = [*words_of(Header(incarnation="i", opened=True), 8), "seen_ms", "12", "counted", "3"]
+    for lost in range(0, len(stored), 2):
+        found = header_of(words(*stored[:lost], *stored[lost + 2 :]), words(1, 0))
+        assert (found.incarnation, found.opened) == ("", False)
+        assert f"no {stored[lost]}" in found.halted
+    found = header_of(words(*stored, "damaged", "it has 1 of 2 documents in ops"), words(1, 0))
+    assert (found.incarnation, found.opened) == ("", False)
+    assert "1 of 2 documents in ops" in found.halted
 
 
 def test_no_header() -> None:
@@ -225,6 +238,13 @@ def test_numbers() -> None:
     names = {"t: min.compaction.lag.ms", "t: min.insync.replicas", "t: replicas"}
     assert failing(weak) == dict.fromkeys(names, "refuse")
     assert failing(weak, development=True) == dict.fromkeys(names, "warn")
+
+
+@pytest.mark.parametrize("development", [False, True])
+def test_a_limit_below_what_an_outcome_may_need(development: bool) -> None:
+    """Whether an outcome fits is no question of the profile: too low a limit is refused in both."""
+    found = facts(max_message_bytes=str(guarantees.MAX_MESSAGE_BYTES - 1))
+    assert failing(found, development=development) == {"t: max.message.bytes": "refuse"}
 
 
 def test_a_setting_that_is_not_told() -> None:

@@ -128,6 +128,12 @@ def test_a_superseded_worker_waits(stand: Stand) -> None:
     assert stand.store.claims == claims + 1
 
 
+@pytest.mark.parametrize("outcome", ["lost", "damaged", "incarnation", "offset"])
+def test_only_a_later_claim_supersedes(outcome: str) -> None:
+    """Whatever else was found, in whatever words, is no reason to wait."""
+    assert not MovedError(Answer(outcome, "it has 1 of 2"), "1:x").superseded
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fencepost.ledger import EffectClass, InvalidArgumentError
+from fencepost.ledger import EffectClass, InvalidArgumentError, Outcome
 from fencepost.ledger.calls import EffectOptions, Tool
-from fencepost.ledger.resolutions import Outcome, ProbeAnswer
+from fencepost.ledger.resolutions import ProbeAnswer
 
 
 def tool(function: Any, **values: Any) -> Tool:
@@ -62,7 +62,7 @@ def test_a_method_must_say_which_object() -> None:
     """Two objects would share one operation."""
     with pytest.raises(InvalidArgumentError, match="identity: pay is a method"):
         tool(Account.charge)
-    assert tool(Account.charge, key=lambda cents, **_: f"alice:{cents}")
+    assert tool(Account.charge, key=lambda cents, **_: f"alice:{cents}").key is not None
 
 
 def test_a_plain_argument_named_self_counts() -> None:
@@ -122,8 +122,9 @@ def test_times_are_numbers_of_seconds(name: str, value: Any) -> None:
 @pytest.mark.parametrize("name", ["deadline_s", "wait_s"])
 def test_a_deadline_must_be_there(name: str) -> None:
     """None is no number."""
+    values: dict[str, Any] = {name: None}
     with pytest.raises(InvalidArgumentError, match=f"{name}: "):
-        EffectOptions(tool="pay", kind=EffectClass.IRREVERSIBLE, **{name: None})
+        EffectOptions(tool="pay", kind=EffectClass.IRREVERSIBLE, **values)
 
 
 @pytest.mark.parametrize(("given", "known"), [("committed", Outcome.COMMITTED), (Outcome.ABSENT, Outcome.ABSENT)])
