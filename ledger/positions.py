@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Topic(StrEnum):
-    """The two topics of a ledger (DESIGN: the shape)."""
+    """The two topics of a ledger (DESIGN section 2)."""
 
     EFFECTS = "effects"
     AGENTS = "agents"

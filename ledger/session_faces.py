@@ -194,6 +194,8 @@ class _SessionBase:
 class AgentSession(_SessionBase):
     """A session, synchronously. Safe to use from several threads."""
 
+    _awaited: AsyncAgentSession | None = None
+
     def open(self) -> Self:
         """Open it: its predecessor is fenced. See `opening.open_session` for what it raises."""
         opening = self._service.open_session(
@@ -214,6 +216,17 @@ class AgentSession(_SessionBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    async def __aenter__(self) -> AsyncAgentSession:
+        """The same session for asyncio, opened; `async with ledger.session(…)` gives its awaited calls."""
+        self._awaited = AsyncAgentSession(self._service, self.submit, self._opening)
+        return await self._awaited.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._awaited is not None:
+            await self._awaited.close()
 
     def attempt(
         self,

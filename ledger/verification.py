@@ -1,6 +1,6 @@
 """Verify: is the projection what the log says, is every number accounted for, has every commit an owner?
 
-It proves three things and names what breaks them (DESIGN section 8):
+It proves three things and names what breaks them (DESIGN section 6):
     1. projection = fold(log), document by document
     2. every sealed session's sequence is complete; of others, missing numbers are listed
     3. every commit has an owner: no anomaly, no unsafe key

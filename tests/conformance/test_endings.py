@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -36,6 +37,21 @@ def test_a_coroutine_that_is_returned_has_not_run(world: World, ledger: Ledger) 
             str(mail("a"))
     assert ran == []
     assert world.status(op_id, Status.FREE).owner is None
+
+
+def test_a_session_can_be_entered_by_asyncio(world: World, ledger: Ledger) -> None:
+    """`async with` on a synchronous ledger's session: opened, awaited calls, closed and sealed."""
+
+    async def run() -> str:
+        async with ledger.session(world.agent) as session:
+            async with session.attempt("mail", key=f"{world.agent}-async", kind=EffectClass.IRREVERSIBLE) as attempt:
+                assert attempt.owned
+                await attempt.commit("sent")
+            return session.session_id
+
+    session_id = asyncio.run(run())
+    (known,) = ledger.watermarks(world.agent)
+    assert (known.session_id, known.sealed) == (session_id, True)
 
 
 def test_an_exception_without_a_message_is_recorded(world: World, ledger: Ledger) -> None:
