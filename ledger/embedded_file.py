@@ -147,9 +147,8 @@ class DatabaseFile:
 
     def _is_fresh(self, sql: apsw.Connection) -> bool:
         """Whether nothing was ever written into it. Raises StoreError unless it is empty or ours."""
-        application_id, version = sql.pragma("application_id"), sql.pragma("user_version")
+        application_id, version, tables = _marks(sql)
         if application_id != APPLICATION_ID:
-            tables = sql.execute("SELECT count(*) FROM sqlite_schema").get
             if application_id or version or tables:
                 raise StoreError(
                     f"{self.path} is the file of another program.", next_step="Name another file in the store URL."
@@ -180,6 +179,20 @@ class DatabaseFile:
             f"There is no ledger at {self.path}.",
             next_step="Create it with `fencepost init`; if there was one, find out first who removed it.",
         )
+
+
+def _marks(sql: apsw.Connection) -> tuple[int, int, int]:
+    """(application id, format version, number of tables), all as of one moment.
+
+    Read one by one, they could be from before and after another process created the ledger.
+    """
+    sql.execute("BEGIN")
+    try:
+        tables = sql.execute("SELECT count(*) FROM sqlite_schema").get
+        return sql.pragma("application_id"), sql.pragma("user_version"), tables
+    finally:
+        if sql.in_transaction:
+            sql.execute("ROLLBACK")
 
 
 class Connection:
