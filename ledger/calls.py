@@ -266,7 +266,7 @@ class Tool:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return bytes(self._adapter.dump_json(value))
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return plain_json(value)
 
     def decode(self, data: bytes) -> Any:
         """What `encode` made, of the annotated type again."""
@@ -275,6 +275,11 @@ class Tool:
 
 _INSTANCES = ("self", "cls")
 _PLAIN = (None, type(None), Any, dict, list, str, int, float, bool, object)
+
+
+def plain_json(value: Any) -> bytes:
+    """A result as compact JSON. Raises TypeError, ValueError for what has none."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _forms(function: Callable[..., Any]) -> list[Any]:

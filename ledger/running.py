@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -157,30 +158,29 @@ def _committing(session: Host, tool: Tool, claim: Claim, value: Any) -> Future[N
 
 def begun(session: Host, call: Call) -> Claim:
     """The claim on a call. Interrupted, it is withdrawn, even if it was there already."""
-    claims: list[Claim] = []
-    try:
+    with _taken_back(session) as claims:
         claim: Claim = wait(session.submit(_begin(session, call, claims)))
-    except Exception:
-        raise
-    except BaseException:
-        session.submit(_take_back(claims))
-        raise
-    else:
-        return claim
+    return claim
 
 
 async def begun_async(session: Host, call: Call) -> Claim:
     """The same, awaited; cancelled, it is withdrawn."""
+    with _taken_back(session) as claims:
+        claim: Claim = await asyncio.wrap_future(session.submit(_begin(session, call, claims)))
+    return claim
+
+
+@contextlib.contextmanager
+def _taken_back(session: Host) -> Iterator[list[Claim]]:
+    """A place for a claim that is being begun; an interruption (no ordinary error) withdraws what came into it."""
     claims: list[Claim] = []
     try:
-        claim: Claim = await asyncio.wrap_future(session.submit(_begin(session, call, claims)))
+        yield claims
     except Exception:
         raise
     except BaseException:
         session.submit(_take_back(claims))
         raise
-    else:
-        return claim
 
 
 async def _begin(session: Host, call: Call, claims: list[Claim]) -> Claim:

@@ -6,13 +6,13 @@ outcome that cannot be published is raised at the end, the result attached.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from .attempt_facts import outcome, text
 from .attempts import Claim
+from .calls import plain_json
 from .errors import OutcomeUnknownError, RecordTooLargeError, StoreError
 from .facts import EffectFact, EffectKind, ResultForm
 from .identity import digest
@@ -92,11 +92,7 @@ def encode_result(
     if value is None:
         return ResultForm.NONE, None, ""
     try:
-        data = encode(value) if encode else _json(value)
+        data = encode(value) if encode else plain_json(value)
     except Exception as error:  # noqa: BLE001 (any encoder may raise anything; a commit it stays)
         return ResultForm.NOT_ENCODABLE, None, f"{type(error).__name__}: {error}"[:300]
     return (ResultForm.JSON if len(data) <= limit else ResultForm.TOO_LARGE), data, ""
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
