@@ -26,6 +26,7 @@ from .embedded_tables import (
     write_step,
 )
 from .errors import FencepostError, PublishRefusedError, RecordTooLargeError
+from .history import MAX_RECORD_BYTES
 from .ports import DocumentKey
 from .projection import DEBTS, SET_ASIDE, Debt, PartitionFold, document_of, reassertion
 
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from .history import LogEntry, Record
     from .positions import Partition
 
-MAX_RECORD_BYTES = 1_000_000
-"""Of a published record. A re-assertion may take what the codec allows: it is in no one's hand."""
 MAX_REASSERTIONS = 16
 _STEP_RECORDS = 500
 _KEEP_DOCUMENTS = 20_000

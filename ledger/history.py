@@ -16,6 +16,9 @@ from ..schemas import codec
 from ..schemas.errors import SchemaError
 from .positions import Partition, Position
 
+MAX_RECORD_BYTES = 1_000_000
+"""Of a published record, inclusive. A re-assertion may take what the codec allows: it is in no one's hand."""
+
 
 class PositionedFact(NamedTuple):
     """A fact's bytes and where it stands."""

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ..ledger import history
+from ..ledger.history import MAX_RECORD_BYTES
 from ..ledger.positions import Partition, Topic
 from ..schemas.bounds import Limits
 from ..schemas.errors import SchemaError
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from ..ledger.urls import StoreUrl
     from .channel import Channel
 
-MAX_RECORD_BYTES = 1_000_000
-"""Of one encoded record, inclusive. Kafka's default for a batch is a little more."""
 
 _MIN_ITEM_BYTES = 3  # generation, offset and length of a fact take a byte each at least
 _MAX_ITEMS = Limits().max_items

@@ -12,7 +12,7 @@ from embedded_fixtures import AGENTS, EFFECTS, claim, documents_at, fence, ledge
 
 from fencepost.ledger import log_keys, urls
 from fencepost.ledger.embedded import default_path, open_store
-from fencepost.ledger.embedded_apply import MAX_RECORD_BYTES, Transaction
+from fencepost.ledger.embedded_apply import Transaction
 from fencepost.ledger.embedded_reader import Reader
 from fencepost.ledger.errors import (
     FencepostError,
@@ -21,7 +21,7 @@ from fencepost.ledger.errors import (
     RecordTooLargeError,
 )
 from fencepost.ledger.facts import AgentFact, AgentKind, EffectKind, decode_effect, encode_agent
-from fencepost.ledger.history import Record
+from fencepost.ledger.history import MAX_RECORD_BYTES, Record
 from fencepost.ledger.operations import AttemptState, fold_operation
 from fencepost.ledger.ports import DocumentKey
 from fencepost.ledger.positions import Partition, Topic

@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from fencepost.ledger import history, urls
 from fencepost.ledger.errors import FencepostError, GuaranteeError, OutcomeUnknownError, RecordTooLargeError
-from fencepost.ledger.history import PositionedFact, Record
+from fencepost.ledger.history import MAX_RECORD_BYTES, PositionedFact, Record
 from fencepost.ledger.positions import Partition, Position, Topic
 from fencepost.producer.settings import Settings
-from fencepost.producer.store import MAX_RECORD_BYTES, KafkaLog, open_log
+from fencepost.producer.store import KafkaLog, open_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,10 +20,10 @@ from fencepost.ledger.errors import (
     RecordTooLargeError,
     StoreUnavailableError,
 )
-from fencepost.ledger.history import PositionedFact, Record
+from fencepost.ledger.history import MAX_RECORD_BYTES, PositionedFact, Record
 from fencepost.ledger.positions import Partition, Position, Topic
 from fencepost.producer.settings import Settings
-from fencepost.producer.store import MAX_RECORD_BYTES, open_log
+from fencepost.producer.store import open_log
 from fencepost.schemas.errors import RegistryUnavailableError, SchemaError
 
 if TYPE_CHECKING:
