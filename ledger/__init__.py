@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     )
     from .facade import AsyncLedger, Ledger
     from .facts import EffectClass, Outcome
-    from .guard import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
     from .operations import Operation
     from .replay import ReplayedOperation
     from .resolutions import OpenOperation, ProbeAnswer
     from .service import AgentWatermark
     from .session_faces import AgentSession, AsyncAgentSession
+    from .verdicts import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
     from .watermarks import Watermark
 
 _HOMES = {
@@ -69,7 +69,7 @@ _HOMES = {
     ],
     "facade": ["AsyncLedger", "Ledger"],
     "facts": ["EffectClass", "Outcome"],
-    "guard": ["Blocker", "Policy", "Reason", "ReasonKind", "Verdict", "VerdictKind", "WayOn"],
+    "verdicts": ["Blocker", "Policy", "Reason", "ReasonKind", "Verdict", "VerdictKind", "WayOn"],
     "operations": ["Operation"],
     "replay": ["ReplayedOperation"],
     "resolutions": ["OpenOperation", "ProbeAnswer"],

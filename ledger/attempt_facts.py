@@ -42,6 +42,11 @@ def outcome(session: SessionState, call: Call, attempt_id: str, round_number: in
     return EffectFact(kind=kind, arguments=kept, **_common(session, call, attempt_id, round_number))
 
 
+def adopted(session: SessionState, call: Call, attempt_id: str, round_number: int) -> EffectFact:
+    """The fact that says that this branch relies on an effect that another committed."""
+    return EffectFact(kind=EffectKind.ADOPTED, **_common(session, call, attempt_id, round_number))
+
+
 def _common(session: SessionState, call: Call, attempt_id: str, round_number: int) -> dict[str, Any]:
     return {
         "op_id": call.op_id,

@@ -1,8 +1,10 @@
 """Beginning an effect: claim it, or learn what became of it (DESIGN section 4).
 
 `begin`:
-    1. read the op. Committed: its result, and an ABSORBED fact in this session's sequence.
-       Owned: wait for the owner. In doubt: raise. Free: go on
+    1. read the op. Committed: its result, and an ABSORBED fact in this session's sequence; if a
+       branch beside this one committed it, and nobody relies on it yet, first an ADOPTED fact in the
+       op's own history, confirmed: an undo that begins later is refused, one that came first is seen.
+       Owned or being undone: wait. In doubt: raise. Free: go on
     2. publish INTENDED on top of the history that was read
     3. wait until the projection has applied it, found by attempt id
     4. not the owner: as in 1; rejected: FencedError. The owner runs, unless the deadline (a
@@ -17,6 +19,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from . import adoption
 from .attempt_facts import intent, outcome
 from .calls import Call
 from .errors import (
@@ -142,9 +145,14 @@ async def begin(session: SessionState, call: Call) -> Claim:
         if call is not asked:
             call = _as_recorded(call, operation)
         _require_same(operation, call)
+        if operation.status is Status.COMMITTED and not await adoption.secured(session, call, view):
+            continue
         settled = await _settled(session, call, view)
         if settled is not None:
             return settled
+        if operation.status is Status.COMPENSATING:
+            await adoption.wait_for_undo(session, call, view, patience)
+            continue
         if operation.status is Status.OWNED:
             await _wait_for_owner(session, call, view, patience)
             continue

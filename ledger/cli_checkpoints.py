@@ -12,7 +12,7 @@ from .cli_output import Output, when
 from .errors import NotFoundError
 
 if TYPE_CHECKING:
-    from .lineage import Checkpoint
+    from .contexts import Checkpoint
 
 _EXITS = {0: "done", 5: "no such agent or checkpoint", 7: "the projection is too stale to say"}
 
@@ -63,11 +63,8 @@ def show(app: App, agent_id: str, checkpoint_id: str) -> None:
 
 
 def _registered(app: App, agent_id: str) -> list[Checkpoint]:
-    from .lineage import all_checkpoints  # noqa: PLC0415 - takes its time
-
     with app.ledger() as ledger:
-        view = ledger.agent(agent_id)
-    return all_checkpoints(view.agent, view.checkpoint_facts)
+        return ledger.agent(agent_id).context.every
 
 
 def _checkpoint_dict(checkpoint: Checkpoint) -> dict[str, Any]:

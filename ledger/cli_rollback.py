@@ -12,7 +12,7 @@ from .cli_commands import Group, leave
 from .cli_output import Output, duration
 
 if TYPE_CHECKING:
-    from .guard import Blocker, Verdict
+    from .verdicts import Blocker, Verdict
 
 F = TypeVar("F", bound=Callable[..., Any])
 REFUSED = 3

@@ -11,9 +11,9 @@ from .demo_runs import Run, Step
 from .demo_text import Printer, counted, shortened
 from .demo_world import World
 from .facade import Ledger
-from .guard import Policy, Verdict
 from .operations import Operation, Status
 from .service import AgentWatermark
+from .verdicts import Policy, Verdict
 
 SHOWN_AGENTS = 5
 SHOWN_REASONS = 3

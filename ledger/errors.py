@@ -8,14 +8,21 @@
     ├── RefusedError                  refused as unsafe; trying again does not help
     │   ├── UnsafeRollbackError       a rollback would repeat or lose an effect
     │   ├── FencedError               this session was superseded, rolled back, or pruned
-    │   └── DivergenceHeldError       after a gated rollback: same tool, no crossed effect matches
+    │   ├── DivergenceHeldError       after a gated rollback: same tool, no crossed effect matches
+    │   ├── CompactionRefusedError    a summary lost or damaged the token that it had to keep
+    │   ├── SummaryReconciliationError  a restored context depends on facts that nothing can recover
+    │   ├── ManifestError             an effect has no complete way back; nothing was sealed
+    │   ├── CompensationBlockedError  an undo would overwrite, or take away, what somebody relies on
+    │   └── SpeculativeRollbackViolation  a pruned branch left an effect that cannot be taken back
     ├── UndecidedError                needs time or a human; never a permit to run
     │   ├── OperationInFlightError    its owner lives and has not decided yet
+    │   ├── OperationBeingUndoneError an undo of the effect is under way
     │   └── OperationInDoubtError     the effect may have happened and its owner is gone
     ├── ConflictError                 the state is not what the caller thinks
     │   ├── OperationConflictError    other identity arguments under one op_id
     │   ├── VersionMovedError         the operation changed since it was looked at
     │   ├── AlreadyExistsError        this checkpoint or branch id is taken
+    │   ├── GenerationConflictError   a checkpoint or compaction is of another generation
     │   ├── TooManyAttemptsError      the operation's cap on attempts is reached
     │   └── RollbackPendingError      another rollback of the agent is being decided
     ├── NotFoundError                 no such operation, agent, branch, or checkpoint
@@ -131,6 +138,26 @@ class DivergenceHeldError(RefusedError):
     """An attempt after a gated rollback matches none of the crossed effects. Fields: `op_id`, `candidates`."""
 
 
+class CompactionRefusedError(RefusedError):
+    """A compaction of the context is refused. Fields: `problem` ("absent", "mangled", "foreign", "outdated"), `token`."""
+
+
+class SummaryReconciliationError(RefusedError):
+    """What a resumed turn depends on cannot be recovered; not retryable. Fields: `missing`, `recovered`."""
+
+
+class ManifestError(RefusedError):
+    """An effect cannot be undone as declared; nothing was sealed. Fields: `field`."""
+
+
+class CompensationBlockedError(RefusedError):
+    """An undo is refused; nothing was undone by it. Fields: `op_id`, `verdict`, `done`."""
+
+
+class SpeculativeRollbackViolation(RefusedError):  # noqa: N818 (the word of the field)
+    """A pruned branch left effects that nothing takes back. Fields: `orphans`, `violations`, `verdict`."""
+
+
 class UndecidedError(FencepostError):
     """Nobody may run the operation, and no result can be given yet. Fields: `op_id`."""
 
@@ -139,6 +166,10 @@ class UndecidedError(FencepostError):
 
 class OperationInFlightError(UndecidedError):
     """The owner lives and has not decided yet."""
+
+
+class OperationBeingUndoneError(UndecidedError):
+    """An undo of the effect is under way, or was left in the middle."""
 
 
 class OperationInDoubtError(UndecidedError):
@@ -161,6 +192,10 @@ class VersionMovedError(ConflictError):
 
 class AlreadyExistsError(ConflictError):
     """The id is taken. Fields: `field`."""
+
+
+class GenerationConflictError(ConflictError):
+    """A checkpoint or compaction names another generation than the branch has. Fields: `given`, `current`."""
 
 
 class TooManyAttemptsError(ConflictError):

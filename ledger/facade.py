@@ -20,9 +20,8 @@ from types import TracebackType
 from typing import Any, Self, TextIO, TypeVar
 
 from . import transfer, verification
+from .contexts import Checkpoint
 from .engine import Engine, Limits, Loop
-from .guard import Policy, Verdict
-from .lineage import Checkpoint
 from .operations import Operation
 from .ports import Store
 from .replay import ReplayedOperation
@@ -33,6 +32,7 @@ from .session_faces import AgentSession, AsyncAgentSession, Opening
 from .setup import initialise
 from .stores import open_store
 from .urls import parse
+from .verdicts import Policy, Verdict
 from .view import AgentView, OperationView
 from .watermarks import Watermark
 

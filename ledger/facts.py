@@ -8,7 +8,7 @@ every reader treats as unsafe.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -41,6 +41,9 @@ class EffectKind(StrEnum):
     RESOLVED = "RESOLVED"
     FENCED = "FENCED"
     HORIZON = "HORIZON"
+    ADOPTED = "ADOPTED"
+    COMPENSATING = "COMPENSATING"
+    COMPENSATION_WITHDRAWN = "COMPENSATION_WITHDRAWN"
 
 
 class AgentKind(StrEnum):
@@ -60,6 +63,8 @@ class AgentKind(StrEnum):
     CALL_REPORTED = "CALL_REPORTED"
     DIVERGENCE_DECLARED = "DIVERGENCE_DECLARED"
     HORIZON = "HORIZON"
+    PRUNE_DECIDED = "PRUNE_DECIDED"
+    PLAN_APPROVED = "PLAN_APPROVED"
 
 
 class ResultForm(StrEnum):
@@ -118,6 +123,11 @@ class EffectFact:
     by: str = ""
     risk_accepted: bool = False
     reason: str = ""
+    manifest: bytes | None = None
+    manifest_digest: str = ""
+    plan_digest: str = ""
+    other_op_id: str = ""
+    losses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +136,23 @@ class Crossed:
 
     op_id: str
     tool: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What a compaction of the context dropped; `digest` is the SHA-256 of the dropped text."""
+
+    reference: str
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Obligation:
+    """What a pruned branch left behind: an effect, or a reported call (then `op_id` is empty)."""
+
+    op_id: str
+    tool: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +192,13 @@ class AgentFact:
     host: str = ""
     pid: int = 0
     ledger_id: str = ""
+    dropped: tuple[Dropped, ...] = ()
+    kept: tuple[str, ...] = ()
+    summary_digest: str = ""
+    plan_digest: str = ""
+    plan: bytes | None = None
+    losses: tuple[str, ...] = ()
+    obligations: tuple[Obligation, ...] = ()
 
 
 _EFFECT_FIELDS = tuple(f.name for f in fields(EffectFact))
@@ -181,7 +215,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, tuple):
-        return [{"op_id": v.op_id, "tool": v.tool} if isinstance(v, Crossed) else v for v in value]
+        return [asdict(v) if isinstance(v, (Crossed, Dropped, Obligation)) else v for v in value]
     return value
 
 
@@ -206,6 +240,7 @@ def decode_effect(data: bytes) -> EffectFact:
     known["outcome"] = Outcome(values["outcome"])
     known["epoch"] = _position(values["epoch"])
     known["cascades"] = tuple(values["cascades"])
+    known["losses"] = tuple(values["losses"])
     return EffectFact(**known)
 
 
@@ -217,7 +252,9 @@ def decode_agent(data: bytes) -> AgentFact:
     known["kind"] = AgentKind(values["kind"])
     known["effect_class"] = EffectClass(values["effect_class"])
     known["epoch"] = _position(values["epoch"])
-    for name in ("owned", "reasons", "voided"):
+    for name in ("owned", "reasons", "voided", "kept", "losses"):
         known[name] = tuple(values[name])
-    known["crossed"] = tuple(Crossed(c["op_id"], c["tool"]) for c in values["crossed"])
+    known["crossed"] = tuple(Crossed(**c) for c in values["crossed"])
+    known["dropped"] = tuple(Dropped(**d) for d in values["dropped"])
+    known["obligations"] = tuple(Obligation(**o) for o in values["obligations"])
     return AgentFact(**known)

@@ -10,167 +10,24 @@ reads comes here. The table of DESIGN section 5, first that holds:
     2. an unknown effect is in doubt, still owned, or unsafe: refuse
     3. the watermark is unreadable, or none is registered: refuse
     4. policy GATED: PROCEED_GATED; but a call outside the ledger cannot be absorbed: refuse
-    5. policy STRICT: refuse, naming each and the ways on
+    5. policy STRICT, and every one has a sealed, admissible manifest: COMPENSATE_FIRST, with the plan
+    6. policy STRICT: refuse, naming each and the ways on
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
 
-from .errors import UnsafeRollbackError
+from .errors import ManifestError
 from .facts import AgentFact, EffectClass
-from .lineage import ROOT, Agent, on_path
+from .lineage import ROOT, Agent, abandons, descendants, on_path
+from .manifests import ManifestVerdict
 from .operations import Operation, Status, skips_confirmation
+from .plans import Plan, Step, ordered, step_of
 from .positions import NOWHERE, Position
+from .verdicts import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
 from .watermarks import Point, Watermark
-
-_TOLD = 5
-"""How many reasons an error message spells out; the verdict has them all."""
-
-
-class Policy(StrEnum):
-    """What the caller asserts. GATED: op ids are stable across replays."""
-
-    STRICT = "STRICT"
-    GATED = "GATED"
-
-
-class VerdictKind(StrEnum):
-    """What the guard says."""
-
-    PROCEED = "PROCEED"
-    PROCEED_GATED = "PROCEED_GATED"
-    REFUSE = "REFUSE"
-
-
-class ReasonKind(StrEnum):
-    """Why the guard refuses, as a value that a program can switch on."""
-
-    EFFECT_NOT_KNOWN = "EFFECT_NOT_KNOWN"
-    EFFECT_IN_DOUBT = "EFFECT_IN_DOUBT"
-    EFFECT_OWNED = "EFFECT_OWNED"
-    EFFECT_UNSAFE = "EFFECT_UNSAFE"
-    CALL_OUTSIDE_LEDGER = "CALL_OUTSIDE_LEDGER"
-    WATERMARK_UNREADABLE = "WATERMARK_UNREADABLE"
-    WATERMARK_OF_ANOTHER_LEDGER = "WATERMARK_OF_ANOTHER_LEDGER"
-    WATERMARK_MISMATCH = "WATERMARK_MISMATCH"
-    WATERMARK_AHEAD = "WATERMARK_AHEAD"
-    CHECKPOINT_NOT_REGISTERED = "CHECKPOINT_NOT_REGISTERED"
-    CHECKPOINT_NOT_ON_PATH = "CHECKPOINT_NOT_ON_PATH"
-    ROLLBACK_PENDING = "ROLLBACK_PENDING"
-    AGENT_UNSAFE = "AGENT_UNSAFE"
-    WITHDRAWN = "WITHDRAWN"
-
-
-class WayOn(StrEnum):
-    """What a refused caller can do. Doing the same again is not among them."""
-
-    COMPENSATE = "compensate the effects and record it"
-    REPLAY_FORWARD = "replay forward from the checkpoint's watermark"
-    OPERATOR = "let an operator reconcile"
-    SETTLE = "settle what is in doubt or still owned"
-
-
-@dataclass(frozen=True, slots=True)
-class Blocker:
-    """One effect that stands in the way."""
-
-    op_id: str
-    tool: str
-    seq: int
-    effect_class: EffectClass
-    status: str
-    branch_id: str
-    owner_ended: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "op_id": self.op_id, "tool": self.tool, "seq": self.seq,
-            "effect_class": self.effect_class.value, "status": self.status,
-            "branch_id": self.branch_id, "owner_ended": self.owner_ended,
-        }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One typed reason; `effect` where one effect is behind it."""
-
-    kind: ReasonKind
-    text: str
-    effect: Blocker | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        effect = self.effect.to_dict() if self.effect else None
-        return {"kind": self.kind.value, "text": self.text, "effect": effect}
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The guard's answer.
-
-    Attributes:
-        reasons: why it refuses; empty otherwise.
-        crossed: unknown effects that the rollback goes back over although it may proceed.
-        fenced: whether the branch was fenced for the decision (a session on it is over).
-        dry_run: decided on the projection as it was, fencing nobody; `age_s` says how old.
-    """
-
-    kind: VerdictKind
-    agent_id: str
-    branch_id: str
-    checkpoint_id: str
-    policy: Policy
-    reasons: tuple[Reason, ...] = ()
-    crossed: tuple[Blocker, ...] = ()
-    ways_on: tuple[WayOn, ...] = ()
-    rollback_id: str = ""
-    target: Point | None = None
-    fenced: bool = False
-    dry_run: bool = False
-    age_s: float = 0.0
-    outlook: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def authorised(self) -> bool:
-        """Whether the agent may go back."""
-        return self.kind is not VerdictKind.REFUSE
-
-    def raise_for_refusal(self) -> Verdict:
-        """This verdict if it authorises; raises UnsafeRollbackError otherwise."""
-        if self.authorised:
-            return self
-        listed = "; ".join(reason.text for reason in self.reasons[:_TOLD])
-        more = f"; and {len(self.reasons) - _TOLD} more" if len(self.reasons) > _TOLD else ""
-        raise UnsafeRollbackError(
-            f"rollback of {self.agent_id}/{self.branch_id} to {self.checkpoint_id} is refused: {listed}{more}.",
-            next_step="Ways on: " + ", or ".join(way.value for way in self.ways_on) + ".",
-            verdict=self,
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data, with a stable schema."""
-        return {
-            "schema": "fencepost.verdict.v1",
-            "verdict": self.kind.value,
-            "authorised": self.authorised,
-            "agent_id": self.agent_id,
-            "branch_id": self.branch_id,
-            "checkpoint_id": self.checkpoint_id,
-            "policy": self.policy.value,
-            "reasons": [reason.to_dict() for reason in self.reasons],
-            "crossed": [effect.to_dict() for effect in self.crossed],
-            "ways_on": [way.value for way in self.ways_on],
-            "rollback_id": self.rollback_id,
-            "fenced": self.fenced,
-            "dry_run": self.dry_run,
-            "age_s": round(self.age_s, 3),
-            "outlook": dict(self.outlook),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +56,7 @@ class Evidence:
         absorbed: (op_id, round) → the places (epoch, seq) where sessions of the agent absorbed it.
         calls: reported calls that did not go through the ledger.
         written: epoch → highest sequence number known of that session.
+        state_hashes: op_id → the hash of the state now, where somebody could read it.
     """
 
     ledger_id: str
@@ -214,9 +72,10 @@ class Evidence:
     calls: Sequence[AgentFact] = ()
     written: Mapping[Position, int] = field(default_factory=dict)
     unsafe_keys: Sequence[str] = ()
+    state_hashes: Mapping[str, str] = field(default_factory=dict)
 
 
-def decide(evidence: Evidence, policy: Policy) -> Verdict:
+def decide(evidence: Evidence, policy: Policy) -> Verdict:  # noqa: PLR0911 (one row of the table each)
     """The verdict on going back to the checkpoint, from what stands before the fences."""
     if forbidden := [*_watermark_reasons(evidence), *_agent_reasons(evidence)]:
         return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=forbidden)
@@ -228,14 +87,78 @@ def decide(evidence: Evidence, policy: Policy) -> Verdict:
     unreadable = [_unreadable(evidence)] if evidence.mark is None else []
     if reasons := [r for seen in unknown if (r := _open_reason(evidence, seen)) is not None]:
         return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=[*unreadable, *reasons])
-    named = [_effect_reason(b) for b in crossed]
+    in_the_way = [seen for seen in unknown if _blocks(evidence, seen)]
     if unreadable:
+        named = [_effect_reason(evidence, seen, unknown) for seen in in_the_way]
         return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=[*unreadable, *named, *outside])
     if policy is Policy.GATED and not outside:
         return _verdict(evidence, policy, VerdictKind.PROCEED_GATED, crossed=crossed)
-    # A call outside the ledger has no op id by which a repeat could be absorbed.
-    reasons = outside if policy is Policy.GATED else [*named, *outside]
-    return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=reasons)
+    if policy is Policy.GATED:  # a call outside the ledger has no op id by which a repeat could be absorbed
+        return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=outside)
+    steps, reasons = _undoable(evidence, in_the_way, unknown)
+    if not reasons and not outside:
+        try:
+            plan = _plan(evidence, in_the_way, steps)
+        except ManifestError as error:
+            reasons = [Reason(ReasonKind.EFFECT_NOT_KNOWN, error.message.rstrip("."), b) for b in crossed[:1]]
+        else:
+            return _verdict(evidence, policy, VerdictKind.COMPENSATE_FIRST, crossed=crossed, plan=plan)
+    return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=[*reasons, *outside])
+
+
+def _undoable(
+    evidence: Evidence, in_the_way: Sequence[SeenOperation], unknown: Sequence[SeenOperation]
+) -> tuple[dict[str, Step], list[Reason]]:
+    """How each effect is undone; and a reason for each effect, if there is one that cannot be."""
+    steps: dict[str, Step] = {}
+    reasons: list[Reason] = []
+    flawed = False
+    for seen in in_the_way:
+        plain = _effect_reason(evidence, seen, unknown)
+        step, flaw = _undo_of(evidence, seen, plain)
+        if step is not None:
+            steps[step.op_id] = step
+        flawed = flawed or flaw is not None
+        reasons.append(flaw or plain)
+    return steps, reasons if flawed else []
+
+
+def _undo_of(evidence: Evidence, seen: SeenOperation, plain: Reason) -> tuple[Step | None, Reason | None]:
+    """The step that undoes an effect, or why there is none."""
+    operation = seen.operation
+    try:
+        step = step_of(operation, leaving=_leaving(evidence))
+    except ManifestError as error:
+        adopted = error.details.get("field") == "adopted_by"
+        kind = ReasonKind.EFFECT_ADOPTED if adopted else plain.kind
+        why = f"; {error.message.rstrip('.')}" if adopted or operation.sealed_manifest else ""
+        return None, Reason(kind, f"{plain.text}{why}", plain.effect)
+    now = evidence.state_hashes.get(operation.op_id)
+    if now is not None and step.manifest.verify(now) is ManifestVerdict.BLOCKED_CONCURRENT_MUTATION:
+        why = f"the state that {operation.op_id} left behind was changed since: undoing it would overwrite that"
+        return None, Reason(ReasonKind.CONCURRENT_MUTATION, why, plain.effect)
+    return step, None
+
+
+def _leaving(evidence: Evidence) -> frozenset[tuple[str, str]]:
+    """The branches that going back leaves behind: what they rely on need not stand."""
+    agent = evidence.agent
+    branch = agent.branches[evidence.branch_id]
+    target = evidence.mark.point if evidence.mark else ROOT
+    gone = descendants(agent, branch, abandons(agent, branch, target))
+    pruned = {name for name, other in agent.branches.items() if other.pruned}
+    return frozenset((agent.agent_id, name) for name in {*gone, *pruned})
+
+
+def _plan(evidence: Evidence, in_the_way: Sequence[SeenOperation], steps: Mapping[str, Step]) -> Plan:
+    return Plan(
+        ledger_id=evidence.ledger_id,
+        agent_id=evidence.agent.agent_id,
+        branch_id=evidence.branch_id,
+        cause="rollback",
+        checkpoint_id=evidence.checkpoint_id,
+        steps=ordered([seen.operation for seen in in_the_way], steps),
+    )
 
 
 def unknown_effects(evidence: Evidence) -> list[SeenOperation]:
@@ -364,7 +287,7 @@ def _agent_reasons(evidence: Evidence) -> Iterable[Reason]:
         yield Reason(ReasonKind.CHECKPOINT_NOT_ON_PATH, text)
 
 
-def _open_reason(evidence: Evidence, seen: SeenOperation) -> Reason | None:
+def _open_reason(evidence: Evidence, seen: SeenOperation) -> Reason | None:  # noqa: PLR0911 (first that holds)
     op = seen.operation
     blocker = _blocker(evidence.agent, seen)
     name = f"{op.op_id} ({op.tool or 'tool unknown'}, {op.effect_class.value})"
@@ -375,6 +298,8 @@ def _open_reason(evidence: Evidence, seen: SeenOperation) -> Reason | None:
         return Reason(ReasonKind.EFFECT_UNSAFE, f"{name} needs to be looked at: it was {what}", blocker)
     if op.harmless:
         return None
+    if op.status is Status.COMPENSATING:
+        return Reason(ReasonKind.EFFECT_BEING_UNDONE, f"{name} is being undone", blocker)
     if op.status is Status.IN_DOUBT or (op.status is Status.OWNED and seen.owner_ended):
         return Reason(ReasonKind.EFFECT_IN_DOUBT, f"{name} is in doubt", blocker)
     if op.status is Status.OWNED:
@@ -397,12 +322,28 @@ def _blocker(agent: Agent, seen: SeenOperation) -> Blocker:
     )
 
 
-def _effect_reason(blocker: Blocker) -> Reason:
+def _effect_reason(evidence: Evidence, seen: SeenOperation, unknown: Sequence[SeenOperation]) -> Reason:
+    blocker = _blocker(evidence.agent, seen)
     text = (
         f"{blocker.op_id} ({blocker.tool}, {blocker.effect_class.value}, sequence {blocker.seq}, "
         f"{blocker.status}) is not known to the checkpoint"
     )
-    return Reason(ReasonKind.EFFECT_NOT_KNOWN, text, blocker)
+    if blocker.effect_class is not EffectClass.IDEMPOTENT:
+        return Reason(ReasonKind.EFFECT_NOT_KNOWN, text, blocker)
+    resource = _resource(seen)
+    later = [s.operation.op_id for s in unknown if resource == _resource(s) and _done_at(s) > _done_at(seen)]
+    over = f" over {', '.join(later[:5])}" if resource and later else ""
+    where = f" on {resource}" if resource else ""
+    return Reason(
+        ReasonKind.EFFECT_ORDER_DEPENDENT,
+        f"{text}, and idempotent is not order-safe: a repeat{where} would come{over or ' late'}",
+        blocker,
+    )
+
+
+def _resource(seen: SeenOperation) -> str:
+    owner = seen.operation.owner
+    return owner.intent.resource if owner else ""
 
 
 def _call_counts(evidence: Evidence, call: AgentFact) -> bool:
@@ -417,13 +358,20 @@ def _call_reason(call: AgentFact) -> Reason:
     return Reason(ReasonKind.CALL_OUTSIDE_LEDGER, text, blocker)
 
 
+_UNSETTLED = {
+    ReasonKind.EFFECT_IN_DOUBT, ReasonKind.EFFECT_OWNED, ReasonKind.EFFECT_UNSAFE, ReasonKind.EFFECT_BEING_UNDONE,
+}  # fmt: skip
+_DONE = {ReasonKind.EFFECT_NOT_KNOWN, ReasonKind.EFFECT_ORDER_DEPENDENT}
+
+
 def _ways_on(kind: VerdictKind, reasons: Sequence[Reason]) -> tuple[WayOn, ...]:
+    if kind is VerdictKind.COMPENSATE_FIRST:
+        return (WayOn.COMPENSATE, WayOn.REPLAY_FORWARD, WayOn.OPERATOR)
     if kind is not VerdictKind.REFUSE:
         return ()
     kinds = {reason.kind for reason in reasons}
-    unsettled = {ReasonKind.EFFECT_IN_DOUBT, ReasonKind.EFFECT_OWNED, ReasonKind.EFFECT_UNSAFE}
-    ways = [WayOn.SETTLE] if kinds & unsettled else []
-    if ReasonKind.EFFECT_NOT_KNOWN in kinds:
+    ways = [WayOn.SETTLE] if kinds & _UNSETTLED else []
+    if kinds & _DONE:
         ways.append(WayOn.COMPENSATE)
     return (*ways, WayOn.REPLAY_FORWARD, WayOn.OPERATOR)
 
@@ -435,6 +383,7 @@ def _verdict(
     *,
     reasons: Sequence[Reason] = (),
     crossed: Sequence[Blocker] = (),
+    plan: Plan | None = None,
 ) -> Verdict:
     return Verdict(
         kind,
@@ -446,4 +395,5 @@ def _verdict(
         tuple(crossed),
         _ways_on(kind, reasons),
         target=evidence.mark.point if evidence.mark else ROOT,
+        plan=plan,
     )

@@ -12,6 +12,8 @@ Rules, as `_Fold` applies them in log order:
     ROLLBACK_REQUESTED  holds what would be abandoned: no session or fork may name it
     ROLLBACK_DECIDED    the first decision counts: authorised, the branch begins a new segment
                         at the checkpoint's point; otherwise all stands as before
+    PRUNED              closes a branch for good and ends its session; branches that were forked from
+                        it before go on
     SESSION_CLOSED      seals the session's last sequence number
 Anything of an unknown kind makes the agent unsafe: the guard refuses.
 """
@@ -56,6 +58,16 @@ class Session:
 
 
 @dataclass(slots=True)
+class Prune:
+    """The pruning of a branch: its request, and the decisions on what it left behind, newest last."""
+
+    prune_id: str
+    position: Position
+    fact: AgentFact
+    decisions: list[AgentFact] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Branch:
     """One branch. `segment` names its present stretch; `origin` where it was forked."""
 
@@ -67,23 +79,12 @@ class Branch:
     fork_checkpoint: str = ""
     sessions: list[Session] = field(default_factory=list)
     forbidden: str = ""
+    pruned: Prune | None = None
 
     @property
     def head(self) -> Session | None:
         """The session that spoke last for it."""
         return self.sessions[-1] if self.sessions else None
-
-
-@dataclass(slots=True)
-class Checkpoint:
-    """One registered checkpoint. `rejected` says why it does not count ("" if it does)."""
-
-    checkpoint_id: str
-    branch_id: str
-    mark: Watermark | None
-    position: Position
-    fact: AgentFact
-    rejected: str = ""
 
 
 @dataclass(slots=True)
@@ -157,6 +158,11 @@ class Agent:
         """Whether a fact stands on `path`. Facts outside any session (seq 0) never do."""
         return 0 < seq <= path.get(epoch, 0)
 
+    def branch_of(self, point: Point) -> str:
+        """The branch whose session a point belongs to; "" for the root."""
+        session = self.by_epoch(point.epoch)
+        return session.branch_id if session else ""
+
     def is_abandoned(self, point: Point) -> bool:
         """Whether an authorised rollback has left this point, or one that it came from, behind."""
         return _goes_beyond(self.path(point), self.abandoned)
@@ -202,50 +208,6 @@ def fold_agent(agent_id: str, facts: Iterable[PositionedFact]) -> Agent:
     return fold.agent
 
 
-def fold_checkpoints(agent: Agent, facts: Iterable[PositionedFact]) -> dict[str, Checkpoint]:
-    """The agent's checkpoints by id, in log order; only those that count.
-
-    A checkpoint counts if its session spoke for the branch when it was written, and if its
-    id was not taken: two different points under one id could not be told apart on restore.
-    """
-    kept: dict[str, Checkpoint] = {}
-    for checkpoint in all_checkpoints(agent, facts):
-        if not checkpoint.rejected:
-            kept.setdefault(checkpoint.checkpoint_id, checkpoint)
-    return kept
-
-
-def all_checkpoints(agent: Agent, facts: Iterable[PositionedFact]) -> list[Checkpoint]:
-    """Every checkpoint fact in log order, with the reason why it does not count, if so."""
-    found: list[Checkpoint] = []
-    taken: dict[str, Watermark | None] = {}
-    for position, data in sorted(set(facts)):
-        fact = decode_agent(data)
-        if fact.kind is not AgentKind.CHECKPOINTED:
-            continue
-        mark, rejected = _mark(fact.watermark)
-        session = agent.sessions.get(fact.session_id)
-        if session is None or session.rejected:
-            rejected = "its session is not known"
-        elif session.ended_at is not None and session.ended_at < position:
-            rejected = f"its session had ended: {session.ended}"
-        elif fact.checkpoint_id in taken:
-            if taken[fact.checkpoint_id] == mark:
-                continue
-            rejected = "its id was taken"
-        if not rejected:
-            taken[fact.checkpoint_id] = mark
-        found.append(Checkpoint(fact.checkpoint_id, fact.branch_id, mark, position, fact, rejected))
-    return found
-
-
-def _mark(token: str) -> tuple[Watermark | None, str]:
-    try:
-        return Watermark.parse(token), ""
-    except WatermarkMangledError:
-        return None, ""
-
-
 class _Fold:
     """One ordered pass over an agent's facts."""
 
@@ -260,6 +222,10 @@ class _Fold:
                 self._closed(position, fact)
             case AgentKind.FORKED:
                 self._forked(position, fact)
+            case AgentKind.PRUNED:
+                self._pruned(position, fact)
+            case AgentKind.PRUNE_DECIDED:
+                self._prune_decided(fact)
             case AgentKind.ROLLBACK_REQUESTED:
                 self._requested(position, fact)
             case AgentKind.ROLLBACK_DECIDED:
@@ -338,6 +304,23 @@ class _Fold:
         elif self._held(origin):
             branch.forbidden = "it was forked from an abandoned stretch"
 
+        elif (parent := agent.branches.get(agent.branch_of(origin))) is not None and parent.pruned:
+            branch.forbidden = f"it was forked from branch {parent.branch_id}, which was pruned before"
+
+    def _pruned(self, position: Position, fact: AgentFact) -> None:
+        branch = self.agent.branches.get(fact.branch_id)
+        if branch is None or branch.pruned is not None:
+            return
+        branch.pruned = Prune(fact.rollback_id, position, fact)
+        branch.forbidden = branch.forbidden or "it was pruned"
+        if branch.head is not None:
+            self._end(branch.head, position, f"prune {fact.rollback_id}")
+
+    def _prune_decided(self, fact: AgentFact) -> None:
+        branch = self.agent.branches.get(fact.branch_id)
+        if branch is not None and branch.pruned is not None and branch.pruned.prune_id == fact.rollback_id:
+            branch.pruned.decisions.append(fact)
+
     # -- rollbacks ---------------------------------------------------------------------
 
     def _requested(self, position: Position, fact: AgentFact) -> None:
@@ -388,8 +371,10 @@ def _point(token: str) -> Point | None:
     """The point of a recorded watermark; ROOT when none was recorded, None when unreadable."""
     if not token:
         return ROOT
-    mark, _ = _mark(token)
-    return mark.point if mark else None
+    try:
+        return Watermark.parse(token).point
+    except WatermarkMangledError:
+        return None
 
 
 def on_path(agent: Agent, branch: Branch, target: Point) -> bool:

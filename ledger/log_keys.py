@@ -91,9 +91,23 @@ def call(agent_id: str, session_id: str, number: int) -> str:
     return f"call/{_quoted(agent_id, session_id)}/{number}"
 
 
+def compaction(agent_id: str, branch_id: str, session_id: str, generation: int) -> str:
+    """The key of one compaction of a branch's context."""
+    return f"compaction/{_quoted(agent_id, branch_id, session_id)}/{generation}"
+
+
+def plan(agent_id: str, digest: str) -> str:
+    """The key of one approved plan of compensations."""
+    return f"plan/{_quoted(agent_id, digest)}"
+
+
+FAMILIES = frozenset({"session", "branch", "rollback", "checkpoint", "compaction", "absorbed", "call", "plan"})
+"""First parts of the keys that name an agent."""
+
+
 def agent_of(key: str) -> tuple[str, str] | None:
     """(family, agent_id) of a key in the agents topic, or None when it names no agent."""
     family, _, rest = key.partition("/")
-    if family not in {"session", "branch", "rollback", "checkpoint", "absorbed", "call"}:
+    if family not in FAMILIES:
         return None
     return family, unquote(rest.partition("/")[0])

@@ -12,12 +12,13 @@ import contextlib
 import functools
 
 from . import log_keys
+from .contexts import Checkpoint
 from .engine import Engine, here
 from .errors import FencedError, RefusedError, RollbackPendingError, StoreUnavailableError
 from .facts import AgentFact, AgentKind
-from .guard import Reason, ReasonKind
-from .lineage import ROOT, Branch, Checkpoint, Session
+from .lineage import ROOT, Branch, Session
 from .sessions import SessionState
+from .verdicts import Reason, ReasonKind
 from .view import AgentView
 from .watermarks import Point, Watermark
 
@@ -120,6 +121,7 @@ async def _take_over(engine: Engine, agent_id: str, session: Session, *, deadlin
     )  # fmt: skip
     state.crossed = view.agent.crossed(session.branch_id)
     state.declared = view.agent.declared
+    state.generation = view.context.generation_at(session.parent)
     with contextlib.suppress(StoreUnavailableError):  # advisory, but it is heard of from the beginning
         await engine.store.projection.beat([session.session_id])
     engine.begin_beating(session.session_id)

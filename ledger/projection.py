@@ -25,7 +25,8 @@ from ..schemas.errors import DecodeError, EncodeError
 from . import history, log_keys
 from .facts import EffectFact, EffectKind, decode_agent, decode_effect, encode_effect
 from .history import History, LogEntry, PositionedFact, Record
-from .operations import Status, fold_operation
+from .operation_fold import fold_operation
+from .operations import Status
 from .ports import DocumentKey, Header, Step
 from .positions import Partition, Position, Topic
 
@@ -50,9 +51,13 @@ def agent_ops(agent_id: str) -> str:
 
 
 def agent_documents(family: str, agent_id: str) -> str:
-    """Collection of an agent's keys: structure, checkpoints, absorbed, or calls."""
-    kind = {"checkpoint": "checkpoints", "absorbed": "absorbed", "call": "calls"}.get(family, "agent")
-    return f"{kind}/{agent_id}"
+    """Collection of an agent's keys: structure, checkpoints with compactions, absorbed, calls, or plans."""
+    return f"{_AGENT_COLLECTIONS.get(family, 'agent')}/{agent_id}"
+
+
+_AGENT_COLLECTIONS = {
+    "checkpoint": "checkpoints", "compaction": "checkpoints", "absorbed": "absorbed", "call": "calls", "plan": "plans",
+}  # fmt: skip
 
 
 def seqs(session_id: str) -> str:

@@ -24,21 +24,11 @@ from .errors import (
     WatermarkMangledError,
 )
 from .facts import AgentFact, AgentKind, Crossed
-from .guard import (
-    Evidence,
-    Policy,
-    Reason,
-    ReasonKind,
-    SeenOperation,
-    Verdict,
-    VerdictKind,
-    WayOn,
-    decide,
-    unknown_effects,
-)
+from .guard import Evidence, SeenOperation, decide, unknown_effects
 from .lineage import Rollback
 from .operations import Status
 from .ports import DocumentKey
+from .verdicts import Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
 from .view import AgentView, age_s
 from .watermarks import Watermark
 
@@ -78,7 +68,7 @@ async def authorize(
             break
         await asyncio.sleep(0.05)
     transient = {ReasonKind.WATERMARK_AHEAD}
-    if not early.authorised and not all(reason.kind in transient for reason in early.reasons):
+    if early.kind is VerdictKind.REFUSE and not all(reason.kind in transient for reason in early.reasons):
         return early
     rollback = await _request(engine, view, evidence, policy, deadline=deadline)
     await engine.fence(
@@ -91,6 +81,8 @@ async def authorize(
     view = await engine.view.agent(agent_id)
     evidence = await gather(engine, view, checkpoint_id, branch_id=evidence.branch_id, restored=restored)
     verdict = replace(decide(evidence, policy), rollback_id=rollback.rollback_id, fenced=True)
+    if verdict.plan is not None:
+        verdict = replace(verdict, plan=replace(verdict.plan, cause_id=rollback.rollback_id))
     return await _record(engine, verdict, deadline=deadline)
 
 
@@ -235,6 +227,7 @@ async def _record(engine: Engine, verdict: Verdict, *, deadline: float) -> Verdi
         verdict=verdict.kind.value,
         reasons=tuple(reason.text for reason in verdict.reasons[:50]),
         crossed=tuple(Crossed(effect.op_id, effect.tool) for effect in verdict.crossed),
+        plan_digest=verdict.plan.digest if verdict.plan else "",
         time_ms=engine.clock.wall_ms(),
     )
     agent_id, rollback_id = verdict.agent_id, verdict.rollback_id
@@ -263,5 +256,6 @@ async def _record(engine: Engine, verdict: Verdict, *, deadline: float) -> Verdi
         kind=VerdictKind.REFUSE,
         reasons=(reason,),
         crossed=(),
+        plan=None,
         ways_on=(WayOn.REPLAY_FORWARD, WayOn.OPERATOR),
     )

@@ -9,15 +9,16 @@ from typing import Any
 
 from . import opening, resolutions, rollbacks, sessions
 from .calls import check_class
+from .contexts import Checkpoint
 from .engine import Engine
 from .errors import InvalidArgumentError, NotFoundError
 from .facts import EffectClass, Outcome
-from .guard import Policy, Verdict
 from .identity import check_id, check_op_id
-from .lineage import ROOT, Checkpoint, Session
+from .lineage import ROOT, Session
 from .operations import Operation, Status
 from .replay import ReplayedOperation, replay_forward
 from .resolutions import OpenOperation, ProbeAnswer
+from .verdicts import Policy, Verdict
 from .view import AgentView, OperationView, age_s
 from .watermarks import Point, Watermark
 
@@ -85,7 +86,7 @@ class Service:
         await sessions.fork(self.engine, agent_id, branch_id, checkpoint_id=checkpoint_id)
 
     async def checkpoint(
-        self, state: sessions.SessionState, checkpoint_id: str, *, state_digest: str, generation: int
+        self, state: sessions.SessionState, checkpoint_id: str, *, state_digest: str, generation: int | None
     ) -> Watermark:
         """Register a checkpoint; see `sessions.checkpoint`."""
         check_id("checkpoint", checkpoint_id)

@@ -14,11 +14,11 @@ from .attempts import Claim
 from .calls import Call, EffectOptions, Tool
 from .errors import FencedError, InvalidArgumentError
 from .facts import EffectClass
-from .guard import Policy
 from .positions import Position
 from .replay import ReplayedOperation
 from .running import EffectFunction, Submit, current, decorated, wait
 from .service import Service
+from .verdicts import Policy
 from .watermarks import Watermark
 
 T = TypeVar("T")
@@ -250,7 +250,7 @@ class AgentSession(_SessionBase):
         )
         return Attempt(self, declared, call)
 
-    def checkpoint(self, checkpoint_id: str, *, state_digest: str = "", generation: int = 0) -> Watermark:
+    def checkpoint(self, checkpoint_id: str, *, state_digest: str = "", generation: int | None = None) -> Watermark:
         """Register a checkpoint; the watermark's `token` belongs into the checkpoint's own state."""
         registering = self._service.checkpoint(
             self.state, checkpoint_id, state_digest=state_digest, generation=generation
@@ -333,7 +333,9 @@ class AsyncAgentSession(_SessionBase):
         )
         return AsyncAttempt(self, declared, call)
 
-    async def checkpoint(self, checkpoint_id: str, *, state_digest: str = "", generation: int = 0) -> Watermark:
+    async def checkpoint(
+        self, checkpoint_id: str, *, state_digest: str = "", generation: int | None = None
+    ) -> Watermark:
         """See `AgentSession.checkpoint`."""
         return await self._call(
             self._service.checkpoint(self.state, checkpoint_id, state_digest=state_digest, generation=generation)

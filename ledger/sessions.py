@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import log_keys
+from .contexts import ID_TAKEN, Checkpoint
 from .engine import Engine
 from .errors import (
     AlreadyExistsError,
     FencedError,
+    GenerationConflictError,
     InvalidArgumentError,
     NotFoundError,
     OutcomeUnknownError,
@@ -22,7 +24,7 @@ from .errors import (
 )
 from .facts import AgentFact, AgentKind, Crossed, EffectClass, EffectFact, EffectKind
 from .identity import check_id, check_op_id
-from .lineage import Branch, Checkpoint, all_checkpoints
+from .lineage import Branch
 from .positions import Position
 from .watermarks import Point, Watermark
 
@@ -92,6 +94,7 @@ class SessionState:
     absorbed: set[tuple[str, int]] = field(default_factory=set)
     crossed: dict[str, Crossed] = field(default_factory=dict)
     declared: dict[str, tuple[str, str]] = field(default_factory=dict)
+    generation: int = 0
     ended: str = ""
 
     def mark(self, seq: int) -> Watermark:
@@ -176,22 +179,27 @@ class SessionState:
 
 
 async def checkpoint(
-    state: SessionState, checkpoint_id: str, *, state_digest: str = "", generation: int = 0
+    state: SessionState, checkpoint_id: str, *, state_digest: str = "", generation: int | None = None
 ) -> Watermark:
     """Register a checkpoint: all that this session has written so far is known to it.
 
     1. drain what the session has published; 2. publish CHECKPOINTED with the watermark and the
     operations that are still open; 3. wait until it is applied and counts.
 
+    Args:
+        generation: of the context that the checkpoint holds; the session's present one if not given.
+
     Raises:
         FencedError: the session is over.
         AlreadyExistsError: the id is registered at another point.
+        GenerationConflictError: the branch's context is at another generation.
         StaleProjectionError: not applied in time; registering it again is safe.
     """
     state.require_live()
     if state_digest != "":
         check_id("state_digest", state_digest)
-    _require_generation(generation)
+    generation = state.generation if generation is None else generation
+    require_generation(generation)
     seq = state.sequence.last
     await state.drain()
     mark = state.mark(seq)
@@ -210,7 +218,7 @@ async def checkpoint(
 
     async def applied() -> Checkpoint | None:
         view = await engine.view.agent(state.agent_id)
-        found = all_checkpoints(view.agent, view.checkpoint_facts)
+        found = view.context.every
         mine = [c for c in found if c.fact.session_id == state.session_id and c.fact.seq == fact.seq]
         same = [c for c in found if c.checkpoint_id == checkpoint_id and c.mark == mark]
         return next(iter(mine or same), None)
@@ -220,11 +228,18 @@ async def checkpoint(
     registered = await engine.applied(
         partition, applied, deadline=deadline, beyond=offset, what=f"checkpoint {checkpoint_id}"
     )
-    if registered.rejected == "its id was taken":
+    if registered.rejected == ID_TAKEN:
         raise AlreadyExistsError(
             f"checkpoint: {checkpoint_id} is registered at another point of {state.agent_id}.",
             next_step="Choose an id that was never used.",
             field="checkpoint",
+        )
+    if registered.of_another_generation:
+        raise GenerationConflictError(
+            f"checkpoint {checkpoint_id} does not count: {registered.rejected}.",
+            next_step="Take the checkpoint from the context as it is after its last compaction.",
+            given=generation,
+            current=registered.current_generation,
         )
     if registered.rejected:
         state.ended = registered.rejected
@@ -232,7 +247,8 @@ async def checkpoint(
     return mark
 
 
-def _require_generation(value: object) -> None:
+def require_generation(value: object) -> None:
+    """Raises InvalidArgumentError unless `value` can number a generation."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
         raise InvalidArgumentError(
             f"generation: {value!r} is not a whole number from 0.", next_step="Count from 0.", field="generation"

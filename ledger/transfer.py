@@ -22,7 +22,8 @@ from .engine import Engine
 from .errors import ConflictError, InvalidArgumentError, StaleProjectionError
 from .facts import decode_agent, decode_effect
 from .history import PositionedFact, Record, decode
-from .operations import Status, fold_operation
+from .operation_fold import fold_operation
+from .operations import Status
 from .ports import Store
 from .positions import Partition, Position, Topic
 from .setup import creation

@@ -19,7 +19,7 @@ from .engine import Engine
 from .errors import StaleProjectionError
 from .facts import decode_agent
 from .lineage import Session
-from .operations import fold_operation
+from .operation_fold import fold_operation
 from .ports import DocumentKey, Header, LogReader, Snapshot, Store
 from .positions import Partition, Topic
 from .projection import PartitionFold

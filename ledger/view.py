@@ -14,12 +14,14 @@ from typing import NamedTuple
 
 from . import log_keys
 from . import projection as docs
+from .contexts import Checkpoint, Compaction, Context, fold_context
 from .errors import NotFoundError, StaleProjectionError
 from .facts import AgentFact, AgentKind, decode_agent
 from .guard import SeenOperation
 from .history import History, PositionedFact
-from .lineage import Agent, Checkpoint, Session, fold_agent, fold_checkpoints
-from .operations import Operation, Status, fold_operation
+from .lineage import Agent, Session, fold_agent
+from .operation_fold import fold_operation
+from .operations import Operation, Status
 from .ports import DocumentKey, Header, Snapshot, Store
 from .positions import Partition, Position, Topic
 from .watermarks import Point, low_water
@@ -45,9 +47,19 @@ class AgentView:
     """An agent's structure and checkpoints as of `header`."""
 
     agent: Agent
-    checkpoints: dict[str, Checkpoint]
+    context: Context
     checkpoint_facts: History
     header: Header
+
+    @property
+    def checkpoints(self) -> dict[str, Checkpoint]:
+        """The checkpoints that count, by id, oldest first."""
+        return self.context.checkpoints
+
+    @property
+    def compactions(self) -> list[Compaction]:
+        """The compactions of the agent's context that count, oldest first."""
+        return self.context.compactions
 
 
 def age_s(header: Header) -> float:
@@ -244,7 +256,7 @@ class View:
         if bad and not agent.unsafe:
             agent.unsafe = f"records that were set aside under {', '.join(sorted(bad)[:3])}"
         facts = tuple(_all_facts(marks))
-        return AgentView(agent, fold_checkpoints(agent, facts), facts, structure.header)
+        return AgentView(agent, fold_context(agent, facts), facts, structure.header)
 
     async def known_agent(self, agent_id: str) -> AgentView:
         """As `agent`; raises NotFoundError for one that the ledger has never seen."""
@@ -317,7 +329,7 @@ class View:
 
 
 def _families(agent_id: str) -> set[tuple[str, str]]:
-    return {(family, agent_id) for family in ("session", "branch", "rollback", "checkpoint", "absorbed", "call")}
+    return {(family, agent_id) for family in log_keys.FAMILIES}
 
 
 def _all_facts(snapshot: Snapshot) -> Iterable[PositionedFact]:

@@ -4,14 +4,27 @@ The token is made to be embedded verbatim in a summary:
 
     [[fencepost:w1:LEDGER:AGENT:BRANCH:EPOCH:SEQ:CHECKSUM]]
 
-Agent and branch are percent-quoted; the checksum covers everything before it, so that a
-token which a summary shortened, reworded, or re-spelled is told from one that is missing.
+The ids are percent-quoted: a token consists of `[A-Za-z0-9_.~%:-]` and its brackets. The
+checksum covers everything before it, so that a damaged token is told from a missing one.
+Looking for one, linear in the text's length:
+
+1. Escapes are resolved: JSON's and HTML's of any depth, Markdown's. Percent-quotes are
+   not: an agent's name may itself look like a token.
+2. Between `[[` and `]]`, every character that no token has is dropped: spaces, line
+   breaks, quote and comment prefixes, quotes, invisible characters.
+3. A hyphen beside a line break may belong to the token, to hyphenation, or to a list:
+   it is read both ways, and the checksum decides.
+4. Where no token is intact, the text is searched for what is left of one.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
+import string
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -20,12 +33,53 @@ from .errors import WatermarkMangledError
 from .positions import Position
 
 _PREFIX = "fencepost:w1:"
-_TOKEN = re.compile(r"\[\[fencepost:w1:([^\s:\[\]]+):([^\s:\[\]]+):([^\s:\[\]]+):(\d+\.\d+):(\d+):([0-9a-f]{10})\]\]")
+_FIELD, _NUMBER = r"[A-Za-z0-9_.~%-]++", "[0-9]{1,20}"
+_BODY = re.compile(rf"({_PREFIX}({_FIELD}):({_FIELD}):({_FIELD}):({_NUMBER}\.{_NUMBER}):({_NUMBER})):([0-9a-f]{{10}})")
+_GAP = r"[^A-Za-z0-9_.~%:\[\]]*+"
+_BRACKETED = re.compile(rf"\[{_GAP}\[(?={_GAP}f)([^\[\]]*+)\]{_GAP}\]")
+_SHORTEST, _LONGEST = 35, 8_192  # characters between the brackets; ids are at most 200 characters long
+
+# Step 1. Possessive repeats and "not behind another backslash" keep long runs linear.
+_ROUNDS = 8
+_ENTITY = re.compile(r"(?ai)&(?:amp;)*(?:#0*+([0-9]{1,7})|#x0*+([0-9a-f]{1,6})|([a-z]{2,31}[0-9]{0,2}));")
+_ENTITIES = {  # every other name stands for a character that no token has
+    "amp": "&", "bsol": "\\", "lt": "<", "gt": ">", "sol": "/", "newline": "\n", "num": "#", "semi": ";",
+    "colon": ":", "period": ".", "percnt": "%", "lowbar": "_", "underbar": "_", "hyphen": "-", "dash": "-",
+    "lbrack": "[", "lsqb": "[", "rbrack": "]", "rsqb": "]",
+}  # fmt: skip
+_CODED = re.compile(r"(?i)(?<!\\)\\++(?:u([0-9a-f]{4})|x([0-9a-f]{2}))")
+_ESCAPED = re.compile(r"(?<!\\)\\++(?=[!-/:-@\[\]^_`{-~])")
+_TAGS = "a|b|br|code|div|em|font|i|kbd|li|mark|p|pre|q|s|span|strong|td|th|tr|tt|u|wbr"
+_BREAK = re.compile(rf"(?i)(?<!\\)\\++[nrt]|</?(?:{_TAGS})\b[^<>\[\]:]{{0,200}}>|\x1b\[[0-9;]{{0,20}}[a-z]")
+
+# Steps 2 and 3. A hyphen beside a line break becomes `=` before it and `+` after it, which no token has.
+_TYPOGRAPHY = str.maketrans("\r\v\f\x85\u2028\u2029\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "\n" * 6 + "-" * 7)
+_DROPPED = bytes(set(range(128)) - set(f"{string.ascii_letters}{string.digits}_.~%:-[]\n".encode()))
+_AT_BREAK = re.compile(r"(?<!-)(-*+)\n([-\n]*+)")
+_DOUBTS = 10  # hyphens of one token that are read both ways, each by itself; more of them, all alike
+_READINGS = 5_000  # of one text
+
+# Step 4.
 _TRACE = re.compile(
-    r"fence\s?post\s?:\s?w\d|\[\[\s*fence"  # how a token begins
-    r"|\d\.\d+:\d+:[0-9a-f]{10}(?![0-9a-f])",  # and how it ends: where only its beginning was damaged or cut off
-    re.IGNORECASE,
+    # A token's beginning, but no link to a page about fences: only words, and closed.
+    rf"(?i)\[{_GAP}\[{_GAP}fence(?!(?!post(?!s))[a-z |#'-]{{0,100}}\]\])"
+    # Its end, where the beginning was damaged, translated or cut off.
+    r"|[0-9]\.[0-9]++:[0-9]++:[0-9a-f]{10}(?![0-9a-f])"
+    r"|:[0-9]++:[0-9a-f]{10}\]\]"
+    r"|(?:…|(?<!\.)\.{2,}+)[0-9a-f:]{10,60}+\]\](?<=[0-9a-f]{10}\]\])"
 )
+_SQUEEZED_TRACE = re.compile(
+    r"(?i)fencepost(?::|%3a)w[0-9]"
+    r"|[0-9]\.[0-9]++:[0-9]++:[0-9a-f]{10}\]\]"
+    r"|:w[0-9]:(?:[^:\[\]]*+:){3}[0-9]++\.[0-9]++:[0-9]"
+)
+_LOOSE_BEGINNING = re.compile(r"(?i)fence[\s_.-]?post[^a-z0-9\[\]]{0,3}w[0-9]")
+_LOOSE_END = re.compile(r"(?i)[0-9]\.[0-9]++[^a-z0-9]{1,3}[0-9]++[^a-z0-9]{1,3}[0-9a-f]{10}(?![0-9a-z])")
+_EPOCH = r"[0-9]++\.[0-9]++:"
+_BEGUN = re.compile(
+    rf"(?:\[\[)?{_PREFIX}({_FIELD}):({_FIELD}):(?!{_EPOCH})(?:{_FIELD}:{_EPOCH}[0-9]++:[0-9a-f]{{0,10}})?"
+)
+_CUT_OUT = "[]"  # in place of what was taken out, so that its neighbours do not become one
 
 
 class Point(NamedTuple):
@@ -57,8 +111,8 @@ class Watermark:
         return f"[[{body}:{_checksum(body)}]]"
 
     def _body(self) -> str:
-        agent, branch = (quote(part, safe="") for part in (self.agent_id, self.branch_id))
-        return f"{_PREFIX}{self.ledger_id}:{agent}:{branch}:{self.epoch}:{self.seq}"
+        ledger, agent, branch = (quote(part, safe="") for part in (self.ledger_id, self.agent_id, self.branch_id))
+        return f"{_PREFIX}{ledger}:{agent}:{branch}:{self.epoch}:{self.seq}"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -84,18 +138,27 @@ class Watermark:
         return found
 
     @classmethod
-    def find(cls, text: str) -> Watermark | None:
+    def find(cls, text: str, *, agent_id: str | None = None, ledger_id: str | None = None) -> Watermark | None:
         """The newest token in a text, however deeply the text was summarised; None if absent.
+
+        Args:
+            text: of any length; wrapped, quoted, and escaped as it may be.
+            agent_id: only this agent's tokens count; those of others are neither found nor
+                mangled. A damaged one counts, unless it names another agent readably.
+            ledger_id: the same for the ledger.
 
         Raises:
             WatermarkMangledError: there are traces of a token, but no intact one. Absent
                 and mangled are different answers: a mangled token means that a summary
                 has damaged what it had to keep.
         """
-        intact = [mark for match in _TOKEN.finditer(text) if (mark := cls._checked(match))]
-        if intact:
-            return max(intact, key=lambda mark: mark.point)
-        if _TRACE.search(text):
+        text = _resolved(text)
+        intact = list(_intact(text))
+        wanted = _Wanted(agent_id, ledger_id)
+        mine = [mark for mark, _ in intact if wanted.counts(mark)]
+        if mine:
+            return max(mine, key=lambda mark: mark.point)
+        if _has_trace(wanted.without_others(_without(text, [span for _, span in intact]))):
             raise WatermarkMangledError(
                 "watermark: the text holds a damaged token; its checksum or form is wrong.",
                 next_step="Restore from a checkpoint whose token is intact, or let an operator reconcile.",
@@ -104,10 +167,137 @@ class Watermark:
         return None
 
     @classmethod
-    def _checked(cls, match: re.Match[str]) -> Watermark | None:
-        ledger_id, agent, branch, epoch, seq, checksum = match.groups()
-        mark = cls(ledger_id, unquote(agent), unquote(branch), Position.parse(epoch), int(seq))
-        return mark if _checksum(mark._body()) == checksum else None
+    def find_all(cls, text: str) -> tuple[Watermark, ...]:
+        """Every intact token in a text, of every agent, in order of appearance; damaged ones are passed over."""
+        return tuple(mark for mark, _ in _intact(_resolved(text)))
+
+
+class _Wanted(NamedTuple):
+    """Whose tokens count; None for anybody's."""
+
+    agent_id: str | None
+    ledger_id: str | None
+
+    def counts(self, mark: Watermark) -> bool:
+        return self.agent_id in {None, mark.agent_id} and self.ledger_id in {None, mark.ledger_id}
+
+    def without_others(self, text: str) -> str:
+        """The text without the damaged tokens that readably belong to others."""
+        if self == (None, None):
+            return text
+        return _BEGUN.sub(self._begun, _BRACKETED.sub(self._closed, text))
+
+    def _closed(self, match: re.Match[str]) -> str:
+        fields = match[1].split(":")
+        readable = len(fields) == _BODY.groups + 1 and [_letters(field) for field in fields[:2]] == ["fencepost", "w1"]
+        if not readable or not self._others(fields[2], fields[3]):
+            return match[0]
+        # Damage in the name itself reads as another's name; with the right name the checksum would fit.
+        for reading in itertools.islice(_readings(match[1]), 4):
+            parts = reading.split(":")
+            parts[2] = parts[2] if self.ledger_id is None else quote(self.ledger_id, safe="", errors="replace")
+            parts[3] = parts[3] if self.agent_id is None else quote(self.agent_id, safe="", errors="replace")
+            if _checksum(":".join(parts[:-1])) == parts[-1]:
+                return f"[[fencepost{_CUT_OUT}"
+        return _CUT_OUT
+
+    def _begun(self, match: re.Match[str]) -> str:
+        shifted = self.agent_id is not None and not _names_another(
+            match[1], self.agent_id
+        )  # the ledger's field is lost
+        return match[0] if shifted or not self._others(match[1], match[2]) else _CUT_OUT
+
+    def _others(self, ledger: str, agent: str) -> bool:
+        return _names_another(ledger, self.ledger_id) or _names_another(agent, self.agent_id)
+
+
+def _names_another(field: str, name: str | None) -> bool:
+    """Whether a field readably names another agent or ledger: in whatever case, quoted or not."""
+    spelled = _letters(field)
+    if name is None or not spelled or ".." in field or "…" in field:
+        return False
+    return unquote(spelled).casefold() != name.replace("-", "").casefold() and spelled != _letters(name)
+
+
+def _letters(text: str) -> str:
+    """For comparing names: a hyphen may be a line's."""
+    return _squeezed(text).replace("\n", "").replace("-", "").casefold()
+
+
+def _resolved(text: str) -> str:
+    """Step 1: the text without escapes, entities, tags, and colours."""
+    for _ in range(_ROUNDS):
+        before = text
+        if "&" in text:
+            text = _ENTITY.sub(_entity, text)
+        if "\\" in text:
+            text = _ESCAPED.sub("", _CODED.sub(lambda m: chr(int(m[1] or m[2], 16)), text))
+        if text == before:
+            break
+    return _BREAK.sub("\n", text).replace("\\", "")
+
+
+def _entity(match: re.Match[str]) -> str:
+    decimal, hexadecimal, name = match.groups()
+    if name:
+        return _ENTITIES.get(name.lower(), "")
+    return chr(min(int(decimal) if decimal else int(hexadecimal, 16), sys.maxunicode))
+
+
+def _intact(text: str) -> Iterator[tuple[Watermark, tuple[int, int]]]:
+    """The intact tokens of a resolved text, and where they stand."""
+    left = _READINGS
+    for match in _BRACKETED.finditer(text):
+        # The first reading of each is free: together they are no longer than the text.
+        for count, reading in enumerate(itertools.islice(_readings(match[1]), 1 + left)):
+            left -= count > 0
+            if (mark := _checked(reading)) is not None:
+                yield mark, match.span()
+                break
+
+
+def _readings(content: str) -> Iterator[str]:
+    """Steps 2 and 3: what may have stood between two brackets, the likeliest first."""
+    if len(content) < _SHORTEST:
+        return
+    squeezed = _AT_BREAK.sub(lambda m: "=" * len(m[1]) + "+" * m[2].count("-"), _squeezed(content))
+    if not squeezed.lstrip("=+").startswith("f") or len(squeezed) > _LONGEST:
+        return
+    first, *others = re.split("[=+]", squeezed)
+    if not others:
+        yield first
+        return
+    for trailing, leading in itertools.product(("-", ""), repeat=2):
+        yield squeezed.replace("=", trailing).replace("+", leading)
+    if len(others) <= _DOUBTS:
+        for hyphens in itertools.product(("-", ""), repeat=len(others)):
+            yield first + "".join(map("".join, zip(hyphens, others, strict=True)))
+
+
+def _squeezed(text: str) -> str:
+    """Step 2: only what a token can have, and line breaks."""
+    return text.translate(_TYPOGRAPHY).encode("ascii", "ignore").translate(None, _DROPPED).decode()
+
+
+def _checked(reading: str) -> Watermark | None:
+    match = _BODY.fullmatch(reading)
+    if match is None or _checksum(match[1]) != match[7]:
+        return None
+    ledger, agent, branch = (unquote(match[group]) for group in (2, 3, 4))
+    mark = Watermark(ledger, agent, branch, Position.parse(match[5]), int(match[6]))
+    return mark if mark._body() == match[1] else None  # noqa: SLF001 - only the one spelling of each id
+
+
+def _without(text: str, spans: list[tuple[int, int]]) -> str:
+    cuts = [0, *itertools.chain.from_iterable(spans), len(text)]
+    return _CUT_OUT.join(text[start:end] for start, end in zip(cuts[::2], cuts[1::2], strict=True))
+
+
+def _has_trace(text: str) -> bool:
+    """Step 4: whether something is left of a token that is not intact."""
+    if _TRACE.search(text) or (_LOOSE_BEGINNING.search(text) and _LOOSE_END.search(text)):
+        return True
+    return _SQUEEZED_TRACE.search(_AT_BREAK.sub("", _squeezed(text))) is not None  # what is wrapped
 
 
 def _checksum(body: str) -> str:

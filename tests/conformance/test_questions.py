@@ -50,7 +50,7 @@ def test_watermark_and_open_questions(world: World, ledger: Ledger) -> None:
 def test_agents_branches_and_checkpoints(world: World, ledger: Ledger) -> None:
     """Agents are listed, with branches, where they were forked, sessions, and checkpoints in their order."""
     with ledger.session(world.agent) as session:
-        session.checkpoint("one", state_digest="sha256:1", generation=3)
+        session.checkpoint("one", state_digest="sha256:1")
         session.fork("plan-b", checkpoint="one")
         session.checkpoint("two")
     assert world.agent in ledger.agents()
@@ -59,7 +59,7 @@ def test_agents_branches_and_checkpoints(world: World, ledger: Ledger) -> None:
     assert (branch.parent_branch_id, branch.fork_checkpoint) == ("main", "one")
     first, second = ledger.checkpoints(world.agent)
     assert (first.checkpoint_id, second.checkpoint_id) == ("one", "two")
-    assert (first.fact.state_digest, first.fact.generation) == ("sha256:1", 3)
+    assert (first.fact.state_digest, first.fact.generation) == ("sha256:1", 0)
     assert branch.origin == (first.mark.point if first.mark else None)
 
 

@@ -22,7 +22,8 @@ from fencepost.ledger.errors import (
 )
 from fencepost.ledger.facts import AgentFact, AgentKind, EffectKind, decode_effect, encode_agent
 from fencepost.ledger.history import MAX_RECORD_BYTES, Record
-from fencepost.ledger.operations import AttemptState, fold_operation
+from fencepost.ledger.operation_fold import fold_operation
+from fencepost.ledger.operations import AttemptState
 from fencepost.ledger.ports import DocumentKey
 from fencepost.ledger.positions import Partition, Topic
 from fencepost.ledger.projection import OPS, read_history

@@ -23,7 +23,8 @@ from fencepost.consumer.kafka_client import Settled
 from fencepost.deploy.processes import wait_until
 from fencepost.ledger import history
 from fencepost.ledger.facts import EffectKind, decode_effect
-from fencepost.ledger.operations import Status, fold_operation
+from fencepost.ledger.operation_fold import fold_operation
+from fencepost.ledger.operations import Status
 from fencepost.ledger.ports import DocumentKey
 from fencepost.ledger.positions import Partition, Position, Topic
 from fencepost.ledger.projection import OPS, read_history

@@ -16,7 +16,8 @@ from fencepost.consumer.guarantees import DAY_MS
 from fencepost.consumer.log_reader import open_reader
 from fencepost.deploy.processes import wait_until
 from fencepost.ledger.facts import EffectKind
-from fencepost.ledger.operations import Status, fold_operation
+from fencepost.ledger.operation_fold import fold_operation
+from fencepost.ledger.operations import Status
 from fencepost.ledger.ports import DocumentKey
 from fencepost.ledger.positions import Partition, Topic
 from fencepost.ledger.projection import OPS, read_history

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from fencepost.ledger import history, log_keys
 from fencepost.ledger.facts import EffectClass, EffectFact, EffectKind, encode_effect
 from fencepost.ledger.history import History, Record
-from fencepost.ledger.operations import AttemptState, Operation, Status, fold_operation
+from fencepost.ledger.operation_fold import fold_operation
+from fencepost.ledger.operations import AttemptState, Operation, Status
 from fencepost.ledger.ports import DocumentKey, Header
 from fencepost.ledger.positions import Partition, Position, Topic
 from fencepost.ledger.projection import (

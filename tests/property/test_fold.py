@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.ledger import history
+from fencepost.ledger.contexts import fold_context
 from fencepost.ledger.facts import (
     AgentFact,
     AgentKind,
@@ -22,8 +23,9 @@ from fencepost.ledger.facts import (
     encode_effect,
 )
 from fencepost.ledger.history import History, PositionedFact, Record, facts_of, merge
-from fencepost.ledger.lineage import fold_agent, fold_checkpoints
-from fencepost.ledger.operations import Operation, Status, fold_operation
+from fencepost.ledger.lineage import fold_agent
+from fencepost.ledger.operation_fold import fold_operation
+from fencepost.ledger.operations import Operation, Status
 from fencepost.ledger.positions import Position
 from fencepost.ledger.watermarks import Watermark
 
@@ -113,7 +115,7 @@ def test_the_fold_of_an_agent_is_total_and_keeps_its_promises(facts: History) ->
     assert sum(r.pending for r in agent.rollbacks.values()) <= 1
     for session in agent.sessions.values():
         assert not agent.is_abandoned(session.parent) or session.rejected or session.ended
-    assert {c.rejected for c in fold_checkpoints(agent, facts).values()} <= {""}
+    assert {c.rejected for c in fold_context(agent, facts).checkpoints.values()} <= {""}
 
 
 @given(effect_histories, st.randoms(use_true_random=False))

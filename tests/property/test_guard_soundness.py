@@ -18,11 +18,13 @@ from fencepost.ledger.facts import (
     encode_agent,
     encode_effect,
 )
-from fencepost.ledger.guard import Evidence, Policy, SeenOperation, decide
+from fencepost.ledger.guard import Evidence, SeenOperation, decide
 from fencepost.ledger.history import PositionedFact, merge
 from fencepost.ledger.lineage import fold_agent
-from fencepost.ledger.operations import AttemptState, Operation, Status, fold_operation
+from fencepost.ledger.operation_fold import fold_operation
+from fencepost.ledger.operations import AttemptState, Operation, Status
 from fencepost.ledger.positions import Position
+from fencepost.ledger.verdicts import Policy
 from fencepost.ledger.watermarks import Point, Watermark
 
 if TYPE_CHECKING:

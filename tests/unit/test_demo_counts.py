@@ -11,7 +11,8 @@ from fencepost.ledger.demo_runs import DATA, HAND_OVER, Moment, Step, load, plan
 from fencepost.ledger.demo_world import Hit, count_duplicates
 from fencepost.ledger.facts import EffectClass, EffectFact, EffectKind, encode_effect
 from fencepost.ledger.history import PositionedFact
-from fencepost.ledger.operations import Operation, fold_operation
+from fencepost.ledger.operation_fold import fold_operation
+from fencepost.ledger.operations import Operation
 from fencepost.ledger.positions import Position
 
 

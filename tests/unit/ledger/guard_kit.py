@@ -8,9 +8,10 @@ import pytest
 from unit.ledger.kit import LEDGER_ID, at, committed, fold, forked, intended, opened, token
 
 from fencepost.ledger.facts import AgentFact, EffectClass, EffectFact
-from fencepost.ledger.guard import Evidence, Policy, ReasonKind, SeenOperation, Verdict
+from fencepost.ledger.guard import Evidence, SeenOperation
 from fencepost.ledger.lineage import fold_agent
 from fencepost.ledger.positions import Position
+from fencepost.ledger.verdicts import Policy, ReasonKind, Verdict
 from fencepost.ledger.watermarks import Watermark
 
 LIFE = (opened("s1"), forked("b", token(0, 2)), opened("f1", token(0, 2, branch="b"), branch_id="b", segment="0.1"))
@@ -44,3 +45,10 @@ def done(seq: int, **values: Any) -> SeenOperation:
 
 def kinds(verdict: Verdict) -> set[ReasonKind]:
     return {reason.kind for reason in verdict.reasons}
+
+
+def beyond(effect_class: EffectClass) -> ReasonKind:
+    """The reason that names a settled effect of this class which the checkpoint does not know."""
+    if effect_class is EffectClass.IDEMPOTENT:
+        return ReasonKind.EFFECT_ORDER_DEPENDENT
+    return ReasonKind.EFFECT_NOT_KNOWN

@@ -17,7 +17,8 @@ from fencepost.ledger.facts import (
     encode_effect,
 )
 from fencepost.ledger.history import History, LogEntry, PositionedFact, Record, merge
-from fencepost.ledger.operations import Operation, fold_operation
+from fencepost.ledger.operation_fold import fold_operation
+from fencepost.ledger.operations import Operation
 from fencepost.ledger.ports import DocumentKey, Header
 from fencepost.ledger.positions import Partition, Position, Topic
 from fencepost.ledger.projection import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from unit.ledger.guard_kit import BOTH, HARMFUL, done, evidence, here, kinds, seen
+from unit.ledger.guard_kit import BOTH, HARMFUL, beyond, done, evidence, here, kinds, seen
 from unit.ledger.kit import (
     OP,
     committed,
@@ -19,16 +19,10 @@ from unit.ledger.kit import (
 )
 
 from fencepost.ledger.facts import EffectClass
-from fencepost.ledger.guard import (
-    Policy,
-    ReasonKind,
-    SeenOperation,
-    VerdictKind,
-    decide,
-    unknown_effects,
-)
+from fencepost.ledger.guard import SeenOperation, decide, unknown_effects
 from fencepost.ledger.lineage import ROOT
 from fencepost.ledger.positions import Position
+from fencepost.ledger.verdicts import Policy, ReasonKind, VerdictKind
 
 # -- row 1: nothing unknown, or only what a repeat does not harm ---------------------------
 
@@ -183,7 +177,7 @@ def test_without_a_watermark_a_settled_effect_refuses(
 ) -> None:
     """Nothing is known to the checkpoint, so everything is crossed; also under GATED."""
     verdict = decide(evidence(done(1, effect_class=effect_class), mark=None, registered=registered), policy)
-    assert (verdict.kind, kinds(verdict)) == (VerdictKind.REFUSE, {kind, ReasonKind.EFFECT_NOT_KNOWN})
+    assert (verdict.kind, kinds(verdict)) == (VerdictKind.REFUSE, {kind, beyond(effect_class)})
 
 
 @pytest.mark.parametrize("effect_class", HARMFUL)
@@ -194,7 +188,7 @@ def test_a_settled_effect_beyond_the_watermark(effect_class: EffectClass) -> Non
     assert gated.authorised
     strict = decide(evidence(done(7, effect_class=effect_class)), Policy.STRICT)
     blocker = strict.reasons[0].effect
-    assert (strict.kind, kinds(strict)) == (VerdictKind.REFUSE, {ReasonKind.EFFECT_NOT_KNOWN})
+    assert (strict.kind, kinds(strict)) == (VerdictKind.REFUSE, {beyond(effect_class)})
     assert blocker is not None
     told = (blocker.op_id, blocker.tool, blocker.seq, blocker.effect_class, blocker.status, blocker.branch_id)
     assert told == (OP, "bank.pay", 7, effect_class, "committed", "main")

@@ -13,14 +13,10 @@ from unit.ledger.kit import (
     token,
 )
 
-from fencepost.ledger.guard import (
-    Evidence,
-    Policy,
-    ReasonKind,
-    decide,
-)
+from fencepost.ledger.guard import Evidence, decide
 from fencepost.ledger.lineage import fold_agent
 from fencepost.ledger.positions import Position
+from fencepost.ledger.verdicts import Policy, ReasonKind
 from fencepost.ledger.watermarks import Watermark
 
 # -- the agent, its branches and its watermarks --------------------------------------------

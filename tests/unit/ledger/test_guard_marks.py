@@ -12,9 +12,10 @@ from unit.ledger.kit import LEDGER_ID, OP, agent_fact, at, committed, fold, fork
 
 from fencepost.ledger.errors import UnsafeRollbackError
 from fencepost.ledger.facts import AgentFact, EffectClass
-from fencepost.ledger.guard import Evidence, Policy, ReasonKind, SeenOperation, VerdictKind, WayOn, decide
+from fencepost.ledger.guard import Evidence, SeenOperation, decide
 from fencepost.ledger.lineage import fold_agent
 from fencepost.ledger.positions import Position
+from fencepost.ledger.verdicts import Policy, ReasonKind, VerdictKind, WayOn
 from fencepost.ledger.watermarks import Watermark
 
 MARK = Watermark(LEDGER_ID, "agent", "main", Position(0, 0), 5)

@@ -15,11 +15,8 @@ from unit.ledger.kit import (
 )
 
 from fencepost.ledger.facts import EffectClass
-from fencepost.ledger.guard import (
-    Policy,
-    ReasonKind,
-    decide,
-)
+from fencepost.ledger.guard import decide
+from fencepost.ledger.verdicts import Policy, ReasonKind
 
 
 @BOTH

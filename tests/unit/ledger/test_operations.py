@@ -8,7 +8,8 @@ import pytest
 from unit.ledger.kit import OP, at, committed, effect, failed, fold, intended, resolved
 
 from fencepost.ledger.facts import EffectClass, EffectKind, ResultForm
-from fencepost.ledger.operations import AttemptState, Status, fold_operation, idempotency_key, skips_confirmation
+from fencepost.ledger.operation_fold import fold_operation
+from fencepost.ledger.operations import AttemptState, Status, idempotency_key, skips_confirmation
 from fencepost.ledger.positions import Position
 
 
@@ -235,6 +236,7 @@ def test_every_kind_of_fact_has_a_rule_or_is_unsafe() -> None:
     """Each kind alone on an operation: total, and only the unknown ones make it unsafe."""
     harmless = {EffectKind.INTENDED, EffectKind.COMMITTED, EffectKind.FAILED, EffectKind.IN_DOUBT}
     harmless |= {EffectKind.COMPENSATED, EffectKind.REJECTED, EffectKind.RESOLVED}
+    harmless |= {EffectKind.ADOPTED, EffectKind.COMPENSATING, EffectKind.COMPENSATION_WITHDRAWN}
     for kind in EffectKind:
         op = fold(replace(resolved("ABSENT", "nowhere"), kind=kind))
         assert (op.status is Status.UNSAFE) == (kind not in harmless), kind

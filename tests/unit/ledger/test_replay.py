@@ -9,7 +9,7 @@ from unit.ledger.kit import at, committed, effect, failed, intended, opened, poi
 from fencepost.ledger.facts import EffectFact, ResultForm
 from fencepost.ledger.guard import SeenOperation
 from fencepost.ledger.lineage import fold_agent
-from fencepost.ledger.operations import fold_operation
+from fencepost.ledger.operation_fold import fold_operation
 from fencepost.ledger.positions import Position
 from fencepost.ledger.replay import ReplayedOperation, replay_forward
 

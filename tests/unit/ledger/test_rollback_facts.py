@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from unit.ledger.kit import agent_fact, at, checkpointed, decided, forked, opened, point, requested, token
 
+from fencepost.ledger.contexts import fold_context
 from fencepost.ledger.facts import AgentFact, Crossed
 from fencepost.ledger.history import History
-from fencepost.ledger.lineage import Agent, abandons, all_checkpoints, fold_agent, fold_checkpoints, on_path
+from fencepost.ledger.lineage import Agent, abandons, fold_agent, on_path
 from fencepost.ledger.positions import Position
 
 
@@ -218,8 +219,8 @@ def test_a_checkpoint_counts_while_its_session_speaks() -> None:
         checkpointed("nobody", "s9", token(9, 1)),
         start=3,
     )
-    assert set(fold_checkpoints(agent, facts)) == {"now"}
-    why = {c.checkpoint_id: c.rejected for c in all_checkpoints(agent, facts)}
+    assert set(fold_context(agent, facts).checkpoints) == {"now"}
+    why = {c.checkpoint_id: c.rejected for c in fold_context(agent, facts).every}
     assert "its session had ended: session s2 took over" in why["late"]
     assert why["bad"] == why["nobody"] == "its session is not known"
 
@@ -227,7 +228,7 @@ def test_a_checkpoint_counts_while_its_session_speaks() -> None:
 def test_a_checkpoint_written_before_the_session_ended_still_counts() -> None:
     """It is what a rollback goes back to."""
     agent = life(opened("s1"), None, requested("r", token(0, 3)))
-    assert set(fold_checkpoints(agent, marks(checkpointed("c", "s1", token(0, 3)), start=1))) == {"c"}
+    assert set(fold_context(agent, marks(checkpointed("c", "s1", token(0, 3)), start=1)).checkpoints) == {"c"}
 
 
 def test_an_id_belongs_to_its_first_point() -> None:
@@ -237,13 +238,13 @@ def test_an_id_belongs_to_its_first_point() -> None:
         checkpointed("c", "s1", token(0, 2)), checkpointed("c", "s1", token(0, 2)), checkpointed("c", "s1", token(0, 5)),
         start=1,
     )  # fmt: skip
-    found = all_checkpoints(agent, facts)
+    found = fold_context(agent, facts).every
     assert [(c.rejected, c.position.offset) for c in found] == [("", 1), ("its id was taken", 3)]
-    assert fold_checkpoints(agent, facts)["c"].mark == found[0].mark
+    assert fold_context(agent, facts).checkpoints["c"].mark == found[0].mark
 
 
 def test_a_checkpoint_with_an_unreadable_watermark_is_registered_without_one() -> None:
     """The guard tells that from a checkpoint that was never registered."""
     facts = marks(checkpointed("c", "s1", "mangled"), agent_fact("COMPACTED", session_id="s1"), start=1)
-    found = fold_checkpoints(life(opened("s1")), facts)
+    found = fold_context(life(opened("s1")), facts).checkpoints
     assert (set(found), found["c"].mark) == ({"c"}, None)

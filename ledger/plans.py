@@ -1,0 +1,254 @@
+"""Plans of compensations: which effects are undone, in which order, approved by whom.
+
+A plan is a value: it can be exported, read by a person, approved by name, and carried out by a
+successor. Every step names the version of its operation that was looked at and the sealed manifest,
+and the plan's digest covers all of it, so that an approval is bound to exactly this plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import rfc8785
+
+from .errors import InvalidArgumentError, ManifestError
+from .manifests import Manifest, ManifestVerdict, from_dict, read
+from .operations import Operation, Status
+from .positions import NOWHERE, Position
+
+SCHEMA = "fencepost.plan.v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The undo of one operation's round.
+
+    Attributes:
+        version: of the operation, as it was looked at.
+        adopted_by: branches ("agent/branch") that rely on the effect and go away with the plan.
+    """
+
+    op_id: str
+    round: int
+    version: str
+    manifest: Manifest
+    adopted_by: tuple[str, ...] = ()
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What this undo cannot take back."""
+        return self.manifest.irreversible
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "op_id": self.op_id, "round": self.round, "version": self.version,
+            "manifest": self.manifest.to_dict(), "manifest_digest": self.manifest.digest,
+            "verdict": self.manifest.verdict.value, "adopted_by": list(self.adopted_by),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Steps in the order in which they are carried out.
+
+    Attributes:
+        cause: "rollback", "prune", or "operation": what asked for it.
+        cause_id: the rollback's id; "" elsewhere.
+    """
+
+    ledger_id: str
+    agent_id: str
+    branch_id: str
+    cause: str
+    checkpoint_id: str = ""
+    cause_id: str = ""
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """What carrying it out cannot take back; each must be accepted by name."""
+        return tuple(dict.fromkeys(loss for step in self.steps for loss in step.losses))
+
+    @property
+    def verdict(self) -> ManifestVerdict:
+        """What can be undone, if nobody has changed anything since."""
+        if self.losses:
+            return ManifestVerdict.PARTIAL_ROLLBACK_REQUIRES_HUMAN
+        return ManifestVerdict.FULL_ROLLBACK_POSSIBLE
+
+    def _body(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA, "ledger_id": self.ledger_id, "agent_id": self.agent_id,
+            "branch_id": self.branch_id, "cause": self.cause, "checkpoint_id": self.checkpoint_id,
+            "cause_id": self.cause_id, "steps": [step.to_dict() for step in self.steps],
+        }  # fmt: skip
+
+    @property
+    def data(self) -> bytes:
+        """Canonical JSON, without the digest."""
+        return rfc8785.dumps(self._body())
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON, in hexadecimal: what an approval is bound to."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, to be exported."""
+        return {**self._body(), "verdict": self.verdict.value, "losses": list(self.losses), "digest": self.digest}
+
+    def verify(self, current_state_hashes: Mapping[str, str]) -> dict[str, ManifestVerdict]:
+        """op_id → what can be undone, given the states' hashes now (by op_id); without a hash it is blocked."""
+        return {step.op_id: step.manifest.verify(current_state_hashes.get(step.op_id, "")) for step in self.steps}
+
+
+def load(values: Mapping[str, Any] | str | bytes) -> Plan:
+    """The plan that `to_dict` (or its JSON) gave. Raises InvalidArgumentError for anything changed since."""
+    try:
+        given = json.loads(values) if isinstance(values, (str, bytes)) else values
+        plan = _plan(given)
+        digest = given.get("digest", plan.digest)
+        named = [step.get("manifest_digest") for step in given["steps"]]
+        whole = digest == plan.digest and named == [step.manifest.digest for step in plan.steps]
+    except (ValueError, TypeError, KeyError, AttributeError, rfc8785.CanonicalizationError) as error:
+        raise InvalidArgumentError(
+            f"plan: it cannot be read ({type(error).__name__}: {error}).",
+            next_step="Export it again with `fencepost compensate plan`.",
+            field="plan",
+        ) from error
+    if not whole:
+        raise InvalidArgumentError(
+            "plan: its digest does not match its fields: something was changed after it was made.",
+            next_step="Export it again with `fencepost compensate plan`, and have that approved.",
+            field="plan",
+        )
+    return plan
+
+
+def _plan(given: Mapping[str, Any]) -> Plan:
+    if given["schema"] != SCHEMA:
+        raise TypeError(f"schema {given['schema']!r} is not {SCHEMA}")
+    steps = tuple(
+        Step(
+            op_id=step["op_id"],
+            round=step["round"],
+            version=step["version"],
+            manifest=from_dict(step["manifest"]),
+            adopted_by=tuple(step["adopted_by"]),
+        )
+        for step in given["steps"]
+    )
+    names = ("ledger_id", "agent_id", "branch_id", "cause", "checkpoint_id", "cause_id")
+    return Plan(**{name: given[name] for name in names}, steps=steps)
+
+
+def step_of(operation: Operation, *, leaving: frozenset[tuple[str, str]] = frozenset()) -> Step:
+    """How a committed operation is undone.
+
+    Args:
+        leaving: (agent_id, branch_id) of branches that go away: what they adopted does not stand in the way.
+
+    Raises ManifestError: nothing was sealed, it was changed since, it does not cover all, or somebody
+    who stays relies on the effect.
+    """
+    sealed = operation.sealed_manifest
+    if operation.status is not Status.COMMITTED or sealed is None or operation.settled is None:
+        raise ManifestError(
+            f"operation {operation.op_id} ({operation.tool}) has no sealed manifest"
+            f"{_why_unsealed(operation)}, so nobody knows how to undo it.",
+            next_step="Let an operator undo it outside, and record it with `fencepost in-doubt resolve … --compensated`.",
+            field="manifest",
+            op_id=operation.op_id,
+        )
+    manifest = read(sealed, digest=operation.settled.manifest_digest)
+    if (manifest.op_id, manifest.round) != (operation.op_id, operation.round):
+        raise ManifestError(
+            f"operation {operation.op_id} carries the manifest of {manifest.op_id}, round {manifest.round}.",
+            next_step="Let an operator look at it; nothing was undone.",
+            field="manifest",
+            op_id=operation.op_id,
+        )
+    relying = tuple(sorted({who(a.fact.agent_id, a.fact.branch_id) for a in operation.adoptions}))
+    staying = [a for a in operation.adoptions if a.fact.by or (a.fact.agent_id, a.fact.branch_id) not in leaving]
+    if staying:
+        names = ", ".join(sorted({a.fact.by or who(a.fact.agent_id, a.fact.branch_id) for a in staying}))
+        raise ManifestError(
+            f"operation {operation.op_id} ({operation.tool}) is relied on by {names}, which stays.",
+            next_step="Leave the effect as it is, or prune what relies on it first.",
+            field="adopted_by",
+            op_id=operation.op_id,
+        )
+    return Step(
+        op_id=operation.op_id,
+        round=operation.round,
+        version=operation.version,
+        manifest=manifest,
+        adopted_by=relying,
+    )
+
+
+def who(agent_id: str, branch_id: str) -> str:
+    """How a branch is named in a plan."""
+    return f"{agent_id}/{branch_id}"
+
+
+def _why_unsealed(operation: Operation) -> str:
+    reason = operation.settled.reason if operation.settled else ""
+    return f" ({reason})" if reason and operation.status is Status.COMMITTED else ""
+
+
+def ordered(operations: Iterable[Operation], steps: Mapping[str, Step]) -> tuple[Step, ...]:
+    """The steps in reverse order of commit, dependents first.
+
+    An operation depends on another whose cascades name its resource: what was built on an effect
+    is taken down before it. Positions of different partitions say nothing about order, so commits
+    are ordered by (epoch, seq) of the fact that settled each.
+
+    Raises ManifestError when two depend on each other.
+    """
+    by_commit = sorted((o for o in operations if o.op_id in steps), key=_committed_at, reverse=True)
+    left = [steps[o.op_id] for o in by_commit]
+    done: list[Step] = []
+    while left:
+        free = [s for s in left if not any(_depends(other, s) for other in left if other is not s)]
+        if not free:
+            names = ", ".join(step.op_id for step in left)
+            raise ManifestError(
+                f"operations {names} name each other's resource as a cascade: no order undoes them.",
+                next_step="Let an operator undo them.",
+                field="cascades",
+            )
+        done.append(free[0])
+        left.remove(free[0])
+    return tuple(done)
+
+
+def _committed_at(operation: Operation) -> tuple[Position, int, str]:
+    fact = operation.settled
+    if (fact is None or fact.seq == 0) and operation.owner:  # settled by a resolution, which has no place
+        fact = operation.owner.intent
+    return (fact.epoch, fact.seq, operation.op_id) if fact else (NOWHERE, 0, operation.op_id)
+
+
+def _depends(dependent: Step, step: Step) -> bool:
+    resource = dependent.manifest.resource
+    return (
+        bool(resource) and resource in step.manifest.cascades and dependent.manifest.resource != step.manifest.resource
+    )
+
+
+def require_accepted(plan: Plan, accepted: Sequence[str]) -> None:
+    """Raises ManifestError naming each loss of the plan that was not accepted by name."""
+    missing = [loss for loss in plan.losses if loss not in set(accepted)]
+    if missing:
+        raise ManifestError(
+            f"the plan cannot take back {', '.join(missing)}: {ManifestVerdict.PARTIAL_ROLLBACK_REQUIRES_HUMAN.value}.",
+            next_step="A person accepts each by name (`accept_losses=[…]`, `--accept-loss`), or it is left alone.",
+            field="losses",
+            losses=missing,
+        )
