@@ -124,11 +124,14 @@ class Folding:
         return []
 
     def _load(self, entries: Sequence[ReadEntry]) -> None:
+        while wanted := self._wanted(entries):
+            self.fold.provide(self._store.documents(wanted))
+
+    def _wanted(self, entries: Sequence[ReadEntry]) -> set[DocumentKey]:
         wanted: set[DocumentKey] = set()
         for entry, _ in entries:
             wanted |= self.fold.needs(entry)
-        if wanted:
-            self.fold.provide(self._store.documents(wanted))
+        return wanted
 
     def _cross(self, expected: int, found: int) -> None:
         if self.fold.header.opened or found > self.gaps_below:

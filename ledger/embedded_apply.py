@@ -173,9 +173,9 @@ class Transaction:
         return row
 
     def _apply(self, fold: PartitionFold, entry: LogEntry) -> None:
-        needs = fold.needs(entry)
-        found = read_documents(self.sql, fold.partition, needs)
-        fold.provide({document: found.get(document) for document in needs})
+        while needs := fold.needs(entry):
+            found = read_documents(self.sql, fold.partition, needs)
+            fold.provide({document: found.get(document) for document in needs})
         fold.apply(entry)
 
     def _reassertion(self, partition: Partition, key: str, writes: dict[DocumentKey, bytes | None]) -> bytes:

@@ -44,6 +44,7 @@ class EffectKind(StrEnum):
     ADOPTED = "ADOPTED"
     COMPENSATING = "COMPENSATING"
     COMPENSATION_WITHDRAWN = "COMPENSATION_WITHDRAWN"
+    SUMMARISED = "SUMMARISED"
 
 
 class AgentKind(StrEnum):
@@ -65,6 +66,7 @@ class AgentKind(StrEnum):
     HORIZON = "HORIZON"
     PRUNE_DECIDED = "PRUNE_DECIDED"
     PLAN_APPROVED = "PLAN_APPROVED"
+    DIVERGENCE_HELD = "DIVERGENCE_HELD"
 
 
 class ResultForm(StrEnum):
@@ -128,14 +130,16 @@ class EffectFact:
     plan_digest: str = ""
     other_op_id: str = ""
     losses: tuple[str, ...] = ()
+    losers: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Crossed:
-    """An effect that an authorised rollback goes back over."""
+    """An effect that an authorised rollback goes back over, in the round in which it stood."""
 
     op_id: str
     tool: str
+    round: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +204,15 @@ class AgentFact:
     losses: tuple[str, ...] = ()
     obligations: tuple[Obligation, ...] = ()
 
+    @property
+    def crossed_rounds(self) -> tuple[int, ...]:
+        """The round of each crossed effect; stands beside them in the schema, which has had those from the first."""
+        return tuple(effect.round for effect in self.crossed)
+
 
 _EFFECT_FIELDS = tuple(f.name for f in fields(EffectFact))
 _AGENT_FIELDS = tuple(f.name for f in fields(AgentFact))
+_ROUNDS = "crossed_rounds"
 
 
 def _position(value: Mapping[str, Any]) -> Position:
@@ -215,8 +225,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, tuple):
-        return [asdict(v) if isinstance(v, (Crossed, Dropped, Obligation)) else v for v in value]
+        return [_item(v) for v in value]
     return value
+
+
+def _item(value: Any) -> Any:
+    if isinstance(value, Crossed):
+        return {"op_id": value.op_id, "tool": value.tool}
+    return asdict(value) if isinstance(value, (Dropped, Obligation)) else value
 
 
 def encode_effect(fact: EffectFact) -> bytes:
@@ -226,12 +242,24 @@ def encode_effect(fact: EffectFact) -> bytes:
 
 def encode_agent(fact: AgentFact) -> bytes:
     """The fact's bytes: deterministic, so that equal facts are equal bytes."""
-    return codec.encode_agent_fact({name: _plain(getattr(fact, name)) for name in _AGENT_FIELDS})
+    return codec.encode_agent_fact({name: _plain(getattr(fact, name)) for name in (*_AGENT_FIELDS, _ROUNDS)})
 
 
-@lru_cache(maxsize=16384)
+_CACHED_BYTES = 4096
+"""Larger facts are decoded anew each time: a cache of them would have no bound worth the name."""
+
+
 def decode_effect(data: bytes) -> EffectFact:
     """The effect fact in `data`. Raises schemas.DecodeError for anything that is not one."""
+    return _cached_effect(data) if len(data) <= _CACHED_BYTES else _decode_effect(data)
+
+
+def decode_agent(data: bytes) -> AgentFact:
+    """The agent fact in `data`. Raises schemas.DecodeError for anything that is not one."""
+    return _cached_agent(data) if len(data) <= _CACHED_BYTES else _decode_agent(data)
+
+
+def _decode_effect(data: bytes) -> EffectFact:
     values = codec.decode_effect_fact(data)
     known = {name: values[name] for name in _EFFECT_FIELDS}
     known["kind"] = EffectKind(values["kind"])
@@ -244,9 +272,7 @@ def decode_effect(data: bytes) -> EffectFact:
     return EffectFact(**known)
 
 
-@lru_cache(maxsize=16384)
-def decode_agent(data: bytes) -> AgentFact:
-    """The agent fact in `data`. Raises schemas.DecodeError for anything that is not one."""
+def _decode_agent(data: bytes) -> AgentFact:
     values = codec.decode_agent_fact(data)
     known = {name: values[name] for name in _AGENT_FIELDS}
     known["kind"] = AgentKind(values["kind"])
@@ -254,7 +280,13 @@ def decode_agent(data: bytes) -> AgentFact:
     known["epoch"] = _position(values["epoch"])
     for name in ("owned", "reasons", "voided", "kept", "losses"):
         known[name] = tuple(values[name])
-    known["crossed"] = tuple(Crossed(**c) for c in values["crossed"])
+    # A version that told no rounds knew of none but the first.
+    rounds = [*values[_ROUNDS], *[1] * len(values["crossed"])]
+    known["crossed"] = tuple(Crossed(**c, round=r) for c, r in zip(values["crossed"], rounds, strict=False))
     known["dropped"] = tuple(Dropped(**d) for d in values["dropped"])
     known["obligations"] = tuple(Obligation(**o) for o in values["obligations"])
     return AgentFact(**known)
+
+
+_cached_effect = lru_cache(maxsize=16384)(_decode_effect)
+_cached_agent = lru_cache(maxsize=16384)(_decode_agent)

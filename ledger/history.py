@@ -3,7 +3,8 @@
 A record carries its key's whole history, so that a log cleaner which keeps only the newest
 record of a key forgets nothing (DESIGN section 3). A history is a set of (position, fact
 bytes) that only grows; merging two is set union, so the order in which records are seen,
-repeats, and any legal compaction of the log make no difference.
+repeats, and any legal compaction of the log make no difference. A summary of attempts that never
+owned their operation stands in it for their facts (`losers.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import NamedTuple
 
 from ..schemas import codec
 from ..schemas.errors import SchemaError
+from . import losers
+from .facts import decode_effect
 from .positions import Partition, Position
 
 MAX_RECORD_BYTES = 1_000_000
@@ -63,8 +66,34 @@ class LogEntry:
 
 
 def merge(*histories: Iterable[PositionedFact]) -> History:
-    """The union of histories, in log order."""
-    return tuple(sorted(set().union(*histories)))
+    """The union of histories, in log order. What a summary stands for is part of it."""
+    facts = set().union(*histories)
+    summaries = [item for item in facts if losers.is_summary(item.fact)]
+    return tuple(sorted(_with_one_summary(facts, summaries) if summaries else facts))
+
+
+def _with_one_summary(facts: set[PositionedFact], summaries: list[PositionedFact]) -> set[PositionedFact]:
+    """The facts without those that the summaries stand for, and one summary for all of them."""
+    one = max(summaries)
+    numbers = losers.numbers(one.fact)
+    if len(summaries) > 1:
+        numbers = numbers.union(*(losers.numbers(item.fact) for item in summaries))
+        op_id = decode_effect(one.fact).op_id
+        one = PositionedFact(one.position, losers.summary(op_id, numbers))
+    plain = facts.difference(summaries)
+    gone = losers.covered((item.fact for item in plain), numbers)
+    return {item for item in plain if item.fact not in gone} | {one}
+
+
+def contains(history: History, other: History) -> bool:
+    """Whether nothing that `other` says is missing from `history`."""
+    return merge(history, other) == history
+
+
+def summarised(key: str, history: History, numbers: frozenset[losers.Number]) -> History:
+    """The history with these numbers in a summary instead of the facts that they belong to."""
+    last = max(item.position for item in history)
+    return merge(history, (PositionedFact(last, losers.summary(key, numbers)),))
 
 
 def facts_of(record: Record, position: Position) -> History:

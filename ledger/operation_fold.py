@@ -11,11 +11,14 @@ one ordered pass over it. The rules, as `_take` applies them:
     FAILED     by the owner frees the op: the effect certainly did not happen.
     IN_DOUBT   by the owner: the effect may or may not have happened.
     RESOLVED   counts if it names the version of the op that it stands on.
-    ADOPTED    somebody beside the branch that committed it relies on the effect.
+    ADOPTED    somebody beside the branch that committed it relies on the effect; one that names a
+               version (an operator's) counts on that only.
     COMPENSATING  an undo begins, if the op is committed and at the version that it names: whoever
-               relied on the effect before that stands in its way, and nobody can afterwards.
+               relied on the effect before that stands in its way, and nobody can afterwards. Another
+               run of the same plan takes over in the same way: what the former run withdraws is nothing.
     COMPENSATION_WITHDRAWN  that undo certainly changed nothing: the op is committed as before.
     COMPENSATED ends the round; the next takes only intents that name it.
+    SUMMARISED stands for attempts that never owned the op (`losers.py`).
     anything else makes the op unsafe.
 """
 
@@ -101,6 +104,7 @@ def _intended(op: Operation, position: Position, fact: EffectFact, *, rejected: 
         attempt.state = AttemptState.WRONG_ROUND
     elif op.status is Status.FREE:
         attempt.state = AttemptState.OWNER
+        attempt.owned = True
         op.owner = attempt
         _change(op, Status.OWNED, position)
 
@@ -124,7 +128,7 @@ def _committed(op: Operation, position: Position, fact: EffectFact) -> None:
         op.version = str(position)
     elif owns and op.stands:  # confirms what a resolution had said
         attempt.state = AttemptState.COMMITTED
-        if op.settled is not None and op.settled.result is None:
+        if op.settled is not None and op.settled.result is None and _seals_no_less(fact, op.settled):
             op.settled, op.settled_at = fact, position
     else:
         _late_commit(op, position, fact, attempt)
@@ -143,6 +147,7 @@ def _unconfirmed(op: Operation, position: Position, fact: EffectFact, attempt: A
         _late_commit(op, position, fact, attempt)
     elif op.status is Status.FREE and fact.round == op.round:
         attempt.state = AttemptState.COMMITTED
+        attempt.owned = True
         op.owner = attempt
         _settle(op, position, fact)
     else:
@@ -156,6 +161,7 @@ def _late_commit(op: Operation, position: Position, fact: EffectFact, attempt: A
             op.first = fact
         op.flagged = True
         op.owner = attempt
+        attempt.owned = True
         attempt.state = AttemptState.COMMITTED
         _settle(op, position, fact)
         return
@@ -207,8 +213,14 @@ def _resolve_committed(op: Operation, position: Position, fact: EffectFact) -> N
         and owner.state is AttemptState.COMMITTED
         and owner.outcome is not None
         and fact.result is None
+        and _seals_no_less(owner.outcome, fact)
     ):
         op.settled, op.settled_at = owner.outcome, owner.outcome_position  # it had told its result already
+
+
+def _seals_no_less(fact: EffectFact, other: EffectFact) -> bool:
+    """Whether what `other` says of how the effect is undone is not lost by taking `fact` for it."""
+    return bool(fact.manifest_digest) or not other.manifest_digest
 
 
 def _resolve_absent(op: Operation, position: Position, fact: EffectFact) -> None:
@@ -247,9 +259,12 @@ def _vacate(op: Operation, position: Position) -> None:
 
 
 def _adopted(op: Operation, position: Position, fact: EffectFact) -> None:
-    """The version moves: an undo that was planned without knowing of it must not begin."""
+    """The version moves: an undo that was planned without knowing of it must not begin.
+
+    An operator's names the version that he looked at, and counts on no other.
+    """
     known = {(a.fact.agent_id, a.fact.branch_id, a.fact.by) for a in op.adoptions}
-    if op.status is not Status.COMMITTED or fact.round != op.round:
+    if op.status is not Status.COMMITTED or fact.round != op.round or fact.version not in {"", op.version}:
         return
     if (fact.agent_id, fact.branch_id, fact.by) not in known:
         op.adoptions.append(Adoption(position, fact))
@@ -259,7 +274,9 @@ def _adopted(op: Operation, position: Position, fact: EffectFact) -> None:
 def _compensating(op: Operation, position: Position, fact: EffectFact) -> None:
     if any(u.fact.attempt_id == fact.attempt_id for u in op.undoings):
         return
-    effective = op.status is Status.COMMITTED and fact.round == op.round and fact.version == op.version
+    under_way = op.undoing.plan_digest if op.undoing is not None else ""
+    free = op.status is Status.COMMITTED or (under_way and fact.plan_digest == under_way)
+    effective = bool(free) and fact.round == op.round and fact.version == op.version
     op.undoings.append(Undoing(position, fact, effective))
     if effective:
         op.undoing = fact
@@ -274,6 +291,11 @@ def _undo_withdrawn(op: Operation, position: Position, fact: EffectFact) -> None
 def _compensated(op: Operation, position: Position, fact: EffectFact) -> None:
     if op.stands and fact.round == op.round:
         _end_round(op, position, fact)
+
+
+def _summarised(op: Operation, position: Position, fact: EffectFact) -> None:
+    del position
+    op.summaries.append(fact)
 
 
 def _nothing(op: Operation, position: Position, fact: EffectFact) -> None:
@@ -308,4 +330,5 @@ _RULES: dict[EffectKind, Rule] = {
     EffectKind.COMPENSATION_WITHDRAWN: _undo_withdrawn,
     EffectKind.COMPENSATED: _compensated,
     EffectKind.REJECTED: _nothing,
+    EffectKind.SUMMARISED: _summarised,
 }

@@ -41,7 +41,12 @@ class AttemptState(StrEnum):
 
 @dataclass(slots=True)
 class Attempt:
-    """One try at the operation by one session. `intent` is the fact that began it."""
+    """One try at the operation by one session.
+
+    Attributes:
+        intent: the fact that began it; its first fact, where no intent has been seen.
+        owned: whether it ever owned the operation.
+    """
 
     attempt_id: str
     position: Position
@@ -49,6 +54,7 @@ class Attempt:
     state: AttemptState
     outcome: EffectFact | None = None
     outcome_position: Position = NOWHERE
+    owned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,7 @@ class Operation:
         undoing: the undo that is under way, while the status is COMPENSATING.
         undoings: every undo that was begun, in log order.
         compensations: the facts that ended a round, in log order.
+        summaries: attempts that never owned it and are only kept as numbers; see `losers.py`.
     """
 
     op_id: str
@@ -122,6 +129,7 @@ class Operation:
     adoptions: list[Adoption] = field(default_factory=list)
     undoing: EffectFact | None = None
     undoings: list[Undoing] = field(default_factory=list)
+    summaries: list[EffectFact] = field(default_factory=list)
     last_resolution: Position = NOWHERE
     voids: int = 0
 

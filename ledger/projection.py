@@ -22,9 +22,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..schemas.errors import DecodeError, EncodeError
-from . import history, log_keys
-from .facts import EffectFact, EffectKind, decode_agent, decode_effect, encode_effect
+from . import history, log_keys, losers
+from .derived_facts import agents_in, highest_fence, numbers_in, rejection, set_aside_mark
+from .facts import EffectFact, EffectKind, decode_agent, decode_effect
 from .history import History, LogEntry, PositionedFact, Record
+from .losers import Number
 from .operation_fold import fold_operation
 from .operations import Status
 from .ports import DocumentKey, Header, Step
@@ -60,9 +62,14 @@ _AGENT_COLLECTIONS = {
 }  # fmt: skip
 
 
-def seqs(session_id: str) -> str:
-    """Collection: bitmaps of the sequence numbers seen of a session."""
-    return f"seqs/{session_id}"
+def seqs(agent_id: str, epoch: Position) -> str:
+    """Collection: bitmaps of the sequence numbers seen of the session of this agent and epoch."""
+    return f"seqs/{agent_id}/{epoch}"
+
+
+def seq_document(number: Number) -> DocumentKey:
+    """Where it is kept that a fact with this number was seen."""
+    return DocumentKey(seqs(number.agent_id, number.epoch), str(number.seq // SEQ_CHUNK))
 
 
 def fence_document(agent_id: str, branch_id: str) -> DocumentKey:
@@ -157,38 +164,48 @@ class PartitionFold:
     # -- documents ---------------------------------------------------------------------
 
     def needs(self, entry: LogEntry) -> set[DocumentKey]:
-        """The documents that `apply` will look at and that are not at hand yet."""
+        """The documents that `apply` will look at and that are not at hand yet.
+
+        Ask again after providing them, until there are none: what a summary stands for is only
+        looked up as far as the key's own document does not know it.
+        """
         wanted: set[DocumentKey] = set()
+        own = None
         if entry.key is not None and (own := document_of(self.partition.topic, entry.key)):
             wanted.add(own)
             wanted.add(DocumentKey(UNSAFE, entry.key))
         if entry.record is not None:
             position = Position(self.header.generation, entry.offset)
             for _, fact in history.facts_of(entry.record, position):
-                wanted |= self._fact_needs(fact)
+                wanted |= self._summary_needs(fact, own) if losers.is_summary(fact) else self._fact_needs(fact)
         return {key for key in wanted if key not in self._loaded and key not in self._writes}
 
     def _fact_needs(self, data: bytes) -> set[DocumentKey]:
-        session_id, seq, fence = self._coordinates(data)
-        wanted = set()
-        if seq > 0:
-            wanted.add(DocumentKey(seqs(session_id), str(seq // SEQ_CHUNK)))
+        number, fence = self._coordinates(data)
+        wanted = {seq_document(number)} if number else set()
         if fence:
             wanted.add(fence)
         return wanted
 
-    def _coordinates(self, data: bytes) -> tuple[str, int, DocumentKey | None]:
+    def _summary_needs(self, data: bytes, own: DocumentKey | None) -> set[DocumentKey]:
+        if own is None or (own not in self._loaded and own not in self._writes):
+            return set()
+        known = numbers_in(read_history(self._get(own)))
+        return {seq_document(number) for number in losers.numbers(data) - known}
+
+    def _coordinates(self, data: bytes) -> tuple[Number | None, DocumentKey | None]:
+        """The fact's number, if it has one, and the fence that an intent is judged by."""
         try:
             if self.partition.topic is Topic.AGENTS:
                 agent = decode_agent(data)
-                return agent.session_id, agent.seq, None
+                return (Number(agent.agent_id, agent.epoch, agent.seq) if agent.seq > 0 else None), None
             effect = decode_effect(data)
         except DecodeError:
-            return "", 0, None
+            return None, None
         fence = None
         if effect.kind is EffectKind.INTENDED:
             fence = fence_document(effect.agent_id, effect.branch_id)
-        return effect.session_id, effect.seq, fence
+        return (losers.number_of(effect) if effect.seq > 0 else None), fence
 
     def provide(self, documents: Mapping[DocumentKey, bytes | None]) -> None:
         """Hand over documents that were asked for; absent ones as None."""
@@ -296,6 +313,7 @@ class PartitionFold:
         new = tuple(sorted(set(known) - set(before)))
         if document.collection == OPS:
             known = history.merge(known, self._verdicts(record.key, new, known))
+            known = self._summarised(record.key, known)
         try:
             written = write_history(record.key, known)
         except EncodeError as error:
@@ -306,8 +324,18 @@ class PartitionFold:
             self._index_operation(record.key, known, new)
         else:
             self._index_agent(record.key)
-        self._note_seqs(new)
-        self._settle_debt(entry, covered=set(said) >= set(known))
+        self._note_seqs(new, before)
+        self._settle_debt(entry, covered=history.contains(said, known))
+
+    def _summarised(self, op_id: str, known: History) -> History:
+        """The history with all but the oldest attempts that never owned the operation as numbers.
+
+        Only once opened: below the horizon a verdict may still be missing.
+        """
+        if not self.header.opened or len(known) < losers.SUMMARISED_FROM:
+            return known
+        numbers = losers.to_summarise(fold_operation(op_id, known))
+        return history.summarised(op_id, known, numbers) if numbers else known
 
     def _readable(self, entry: LogEntry, said: History) -> bool:
         """Whether every fact decodes; sets the whole record aside otherwise."""
@@ -428,8 +456,7 @@ class PartitionFold:
         is_open = bool(unsafe) or not settled
         self._put(DocumentKey(OPEN, op_id), operation.status.value.encode() if is_open else None)
         for _, data in new:
-            agent_id = decode_effect(data).agent_id
-            if agent_id:
+            for agent_id in agents_in(data):
                 self._put(DocumentKey(agent_ops(agent_id), op_id), b"")
                 self._put(DocumentKey(AGENTS, agent_id), b"")
 
@@ -438,12 +465,18 @@ class PartitionFold:
         if owner:
             self._put(DocumentKey(AGENTS, owner[1]), b"")
 
-    def _note_seqs(self, new: History) -> None:
+    def _note_seqs(self, new: History, before: History) -> None:
+        chunks: dict[DocumentKey, list[int]] = {}
         for _, data in new:
-            session_id, seq, _ = self._coordinates(data)
-            if seq > 0:
-                document = DocumentKey(seqs(session_id), str(seq // SEQ_CHUNK))
-                self._put(document, set_bits(self._get(document), (seq,)))
+            if losers.is_summary(data):
+                noted = losers.numbers(data) - numbers_in(before)
+            else:
+                number, _ = self._coordinates(data)
+                noted = frozenset({number} if number else ())
+            for one in noted:
+                chunks.setdefault(seq_document(one), []).append(one.seq)
+        for document, found in chunks.items():
+            self._put(document, set_bits(self._get(document), found))
 
     # -- steps -------------------------------------------------------------------------
 
@@ -454,42 +487,10 @@ class PartitionFold:
         self._writes = {}
         return step
 
-    def forget(self, *, keep: int) -> None:
-        """Drop cached documents when there are more than `keep` of them."""
-        if len(self._loaded) > keep:
+    def forget(self, *, keep: int, keep_bytes: int = 32_000_000) -> None:
+        """Drop cached documents when there are more than `keep` of them, or more than so many bytes."""
+        if len(self._loaded) > keep or sum(len(data or b"") for data in self._loaded.values()) > keep_bytes:
             self._loaded.clear()
-
-
-def highest_fence(facts: History) -> History:
-    """Of a fence's history only the fact with the highest epoch (the earliest such)."""
-    if not facts:
-        return ()
-    best = max(facts, key=lambda item: (decode_effect(item.fact).epoch, [-p for p in item.position]))
-    return (best,)
-
-
-def rejection(intent: EffectFact) -> bytes:
-    """The verdict on a fenced intent: the same bytes whoever writes it, whenever."""
-    return encode_effect(
-        EffectFact(
-            kind=EffectKind.REJECTED,
-            op_id=intent.op_id,
-            attempt_id=intent.attempt_id,
-            agent_id=intent.agent_id,
-            branch_id=intent.branch_id,
-            session_id=intent.session_id,
-            epoch=intent.epoch,
-            round=intent.round,
-            reason="a fence of its branch stands before it",
-        )
-    )
-
-
-def set_aside_mark(op_id: str) -> bytes:
-    """The fact that stands in for a record that could not be taken: of no known kind, so unsafe."""
-    return encode_effect(
-        EffectFact(kind=EffectKind.UNKNOWN, op_id=op_id, reason="the record at this position was set aside")
-    )
 
 
 def reassertion(key: str, document: bytes | None) -> Record:

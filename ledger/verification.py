@@ -126,8 +126,8 @@ class _Folded:
     def read_on(self, reader: LogReader, end: int, report: VerifyReport, progress: Progress) -> None:
         start = self._fold.header.applied_offset
         for done, entry in enumerate(reader.entries(self._partition, start=start, end=end), start=1):
-            needed = self._fold.needs(entry)
-            self._fold.provide({key: self._documents.get(key) for key in needed})
+            while needed := self._fold.needs(entry):
+                self._fold.provide({key: self._documents.get(key) for key in needed})
             self._fold.apply(entry)
             self._keep()
             report.counts["records"] += 1

@@ -277,6 +277,13 @@ class View:
             found |= {key for _, key in snapshot.documents}
         return sorted(found)
 
+    async def agent_history(self, agent_id: str, key: str) -> History:
+        """The facts that are known under one of an agent's keys in the agents log."""
+        owner = log_keys.agent_of(key)
+        document = DocumentKey(docs.agent_documents(owner[0] if owner else "", agent_id), key)
+        snapshot = await self.read(self.agents_partition(agent_id), [document])
+        return docs.read_history(snapshot.documents.get(document))
+
     async def absorbed(self, agent_id: str) -> dict[tuple[str, int], list[Point]]:
         """(op_id, round) → where sessions of this agent absorbed it."""
         found: dict[tuple[str, int], list[Point]] = {}
@@ -296,8 +303,9 @@ class View:
 
     async def seqs(self, session: Session) -> set[int]:
         """The sequence numbers that the projection has seen of a session."""
-        partitions = [*self.partitions(Topic.EFFECTS), self.agents_partition(session.opened.agent_id)]
-        parts = await asyncio.gather(*(self.scan(p, docs.seqs(session.session_id)) for p in partitions))
+        agent_id = session.opened.agent_id
+        partitions = [*self.partitions(Topic.EFFECTS), self.agents_partition(agent_id)]
+        parts = await asyncio.gather(*(self.scan(p, docs.seqs(agent_id, session.epoch)) for p in partitions))
         seen: set[int] = set()
         for part in parts:
             seen |= docs.bits_of({int(key): data for (_, key), data in part.documents.items()})

@@ -192,7 +192,8 @@ def fold_log(partition: Partition, entries: Iterator[history.LogEntry]) -> Docum
     documents: Documents = {}
     fold = PartitionFold(partition, Header(incarnation="memory", opened=True), {})
     for entry in entries:
-        fold.provide({key: documents.get(key) for key in fold.needs(entry)})
+        while needed := fold.needs(entry):
+            fold.provide({key: documents.get(key) for key in needed})
         fold.apply(entry)
         for key, value in fold.take_step().writes.items():
             if value is None:

@@ -187,7 +187,7 @@ def test_sequence_numbers_are_indexed(home: Home, world: World) -> None:
         op_id, session_id = world.key("op"), world.key("session")
         for seq in (1, 2, 1030):
             await published(store, record(op_id, f"a{seq}", seq=seq, session_id=session_id))
-        found = await store.projection.scan(place(store, op_id), docs.seqs(session_id))
+        found = await store.projection.scan(place(store, op_id), docs.seqs(f"agent-of-{op_id}", Position(0, 0)))
         chunks = {int(key): data for (_, key), data in found.documents.items()}
         assert docs.bits_of(chunks) == {1, 2, 1030}
 

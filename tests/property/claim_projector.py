@@ -80,7 +80,8 @@ class Projector:
             fold.skip_to(at + 1)
         else:
             entry = LogEntry(PARTITION, at, at + 1000, record.key, record)
-            fold.provide({key: documents.get(key) for key in fold.needs(entry)})
+            while needed := fold.needs(entry):
+                fold.provide({key: documents.get(key) for key in needed})
             fold.apply(entry)
         return self._committed(world, fold)
 

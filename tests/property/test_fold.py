@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.ledger import history
+from fencepost.ledger import history, losers
 from fencepost.ledger.contexts import fold_context
 from fencepost.ledger.facts import (
     AgentFact,
@@ -35,7 +35,7 @@ positions = st.builds(Position, st.integers(0, 1), st.integers(0, 12))
 versions = st.one_of(positions.map(str), st.just(""), st.text(max_size=3))
 effects = st.builds(
     EffectFact,
-    kind=few(EffectKind),
+    kind=few([kind for kind in EffectKind if kind is not EffectKind.SUMMARISED]),  # derived; see below
     op_id=st.just(OP),
     attempt_id=few(["a", "b", "c", ""]),
     agent_id=few(["agent", "other", ""]),
@@ -187,6 +187,46 @@ def test_a_resent_fact_changes_neither_owner_nor_result(facts: History, index: i
         assert len(after.anomalies) == len(before.anomalies)
     if kind is EffectKind.REJECTED:
         assert seen(after) == seen(before)
+
+
+races = st.lists(
+    st.tuples(few(["a", "b", "c", "d"]), st.sampled_from(["INTENDED", "COMMITTED", "FAILED", "IN_DOUBT"])),
+    max_size=14,
+)
+
+
+@given(races, st.integers(0, 3), st.randoms(use_true_random=False))
+def test_what_a_summary_stands_for_decides_nothing(race: list[tuple[str, str]], kept: int, chance: Any) -> None:
+    """Status, round, owner, result, and version are those of the history in full; the union takes its facts back in."""
+    facts = merge(
+        PositionedFact(
+            Position(0, offset),
+            encode_effect(
+                EffectFact(
+                    kind=EffectKind(kind), op_id=OP, attempt_id=name, agent_id="agent", session_id=f"s{name}",
+                    epoch=Position(0, ord(name)), seq=offset + 1, tool="t", effect_class=EffectClass.IRREVERSIBLE,
+                )
+            ),
+        )
+        for offset, (name, kind) in enumerate(race)
+    )  # fmt: skip
+    whole = fold_operation(OP, facts)
+    numbers = losers.to_summarise(whole, kept=kept, least=1)
+    if not numbers:
+        return
+    short = history.summarised(OP, facts, numbers)
+    folded = fold_operation(OP, short)
+    owner = [op.owner.attempt_id if op.owner else "" for op in (whole, folded)]
+    assert owner[0] == owner[1]
+    assert (folded.status, folded.round, folded.version, folded.settled) == (
+        whole.status, whole.round, whole.version, whole.settled,
+    )  # fmt: skip
+    assert folded.anomalies == whole.anomalies
+    assert losers.count(folded) == len(numbers)
+    some = chance.sample(facts, chance.randint(0, len(facts)))
+    assert merge(short, some) == short
+    later = PositionedFact(Position(1, 0), encode_effect(EffectFact(kind=EffectKind.UNKNOWN, op_id=OP)))
+    assert merge(merge(facts, [later]), short) == merge(short, [later])
 
 
 def seen(op: Operation) -> tuple[Any, ...]:

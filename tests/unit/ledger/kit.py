@@ -132,7 +132,8 @@ class MemoryPartition:
             if entry is None:
                 self.fold.skip_to(self.fold.header.applied_offset + 1)
             else:
-                self.fold.provide({key: self.documents.get(key) for key in self.fold.needs(entry)})
+                while needed := self.fold.needs(entry):
+                    self.fold.provide({key: self.documents.get(key) for key in needed})
                 self.fold.apply(entry)
             self.commit()
             self.open_if_due()

@@ -18,6 +18,7 @@ from unit.ledger.kit import (
 )
 
 from fencepost.ledger import log_keys
+from fencepost.ledger.derived_facts import highest_fence, rejection
 from fencepost.ledger.history import Record
 from fencepost.ledger.ports import DocumentKey
 from fencepost.ledger.positions import Position
@@ -26,10 +27,8 @@ from fencepost.ledger.projection import (
     Debt,
     PartitionFold,
     document_of,
-    highest_fence,
     read_history,
     reassertion,
-    rejection,
 )
 
 

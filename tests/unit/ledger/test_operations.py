@@ -237,6 +237,7 @@ def test_every_kind_of_fact_has_a_rule_or_is_unsafe() -> None:
     harmless = {EffectKind.INTENDED, EffectKind.COMMITTED, EffectKind.FAILED, EffectKind.IN_DOUBT}
     harmless |= {EffectKind.COMPENSATED, EffectKind.REJECTED, EffectKind.RESOLVED}
     harmless |= {EffectKind.ADOPTED, EffectKind.COMPENSATING, EffectKind.COMPENSATION_WITHDRAWN}
+    harmless |= {EffectKind.SUMMARISED}
     for kind in EffectKind:
         op = fold(replace(resolved("ABSENT", "nowhere"), kind=kind))
         assert (op.status is Status.UNSAFE) == (kind not in harmless), kind

@@ -6,11 +6,12 @@ import pytest
 from unit.ledger.kit import FENCE, OP, MemoryPartition, committed, fenced, intended
 
 from fencepost.ledger import log_keys
+from fencepost.ledger.derived_facts import rejection
 from fencepost.ledger.facts import EffectFact, EffectKind
 from fencepost.ledger.history import LogEntry
 from fencepost.ledger.ports import Header
 from fencepost.ledger.positions import Position
-from fencepost.ledger.projection import DEBTS, FENCES, UNJUDGED, UNKNOWN_TIME_MS, Debt, rejection
+from fencepost.ledger.projection import DEBTS, FENCES, UNJUDGED, UNKNOWN_TIME_MS, Debt
 
 
 @pytest.fixture
@@ -205,3 +206,15 @@ def test_a_rebuild_gives_the_same_documents_byte_for_byte(log: MemoryPartition) 
     log.lose()
     log.project()
     assert log.documents == before
+
+
+def test_what_was_cached_is_bounded_in_bytes(log: MemoryPartition) -> None:
+    """A few large documents weigh as much as very many small ones."""
+    log.append(OP, intended("a", arguments=b"x" * 10_000))
+    log.project()
+    entry = log.log[0]
+    assert isinstance(entry, LogEntry)
+    log.fold.forget(keep=1000, keep_bytes=50_000)
+    assert log.fold.needs(entry) == set()
+    log.fold.forget(keep=1000, keep_bytes=9_000)
+    assert log.fold.needs(entry) != set()

@@ -23,6 +23,7 @@ from unit.ledger.kit import (
 )
 
 from fencepost.ledger import history, log_keys
+from fencepost.ledger.derived_facts import set_aside_mark
 from fencepost.ledger.history import PositionedFact, Record, read_entry
 from fencepost.ledger.ports import DocumentKey
 from fencepost.ledger.positions import Position, Topic
@@ -39,7 +40,6 @@ from fencepost.ledger.projection import (
     bits_of,
     document_of,
     seqs,
-    set_aside_mark,
     set_bits,
 )
 
@@ -243,7 +243,7 @@ def test_sequence_numbers_are_kept_as_bitmaps(log: MemoryPartition) -> None:
         log.append(op_id, intended("a", op_id=op_id, session_id="s", seq=number))
     log.append("zero", intended("a", op_id="zero", session_id="s"))
     log.project()
-    chunks = {int(key): data for key, data in log.collection(seqs("s")).items()}
+    chunks = {int(key): data for key, data in log.collection(seqs("agent", intended("a").epoch)).items()}
     assert bits_of(chunks) == numbers
     assert set(chunks) == {0, 1, 3}
     assert set_bits(None, ()) == bytes(SEQ_CHUNK // 8)
