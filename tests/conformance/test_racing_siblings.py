@@ -1,0 +1,54 @@
+"""Very many siblings that race for one operation: one owns it, and its history stays small."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from conformance.worlds import World, until
+
+from fencepost.ledger import EffectClass, Ledger, history, losers
+from fencepost.ledger.facts import EffectFact, EffectKind
+from fencepost.ledger.history import Record
+from fencepost.ledger.operations import Status
+from fencepost.ledger.positions import Position
+
+SIBLINGS = 300
+
+
+def test_hundreds_of_siblings_that_all_read_it_as_free(world: World, ledger: Ledger) -> None:
+    """The record stays bounded, each number stays accounted for, and a later sibling gets the owner's result."""
+    engine, op_id = ledger._engine, world.op_id("hot", "bank.pay")
+
+    def racing(number: int, kind: EffectKind = EffectKind.INTENDED, **more: Any) -> EffectFact:
+        return EffectFact(
+            kind=kind, op_id=op_id, attempt_id=f"a{number}", agent_id=world.agent, branch_id=f"b{number}",
+            session_id=f"s{number}", epoch=Position(0, 10**9 + number), seq=1 if kind is EffectKind.INTENDED else 2,
+            tool="bank.pay", effect_class=EffectClass.IRREVERSIBLE, **more,
+        )  # fmt: skip
+
+    async def race() -> None:
+        await asyncio.gather(*(engine.publish_effect(racing(number), ()) for number in range(SIBLINGS)))
+
+    ledger.submit(race()).result(120)
+    until(lambda: losers.count(ledger.operation(op_id).operation) + _told(ledger, op_id) == SIBLINGS)
+    view = ledger.operation(op_id)
+    owner = view.operation.owner
+    assert owner is not None
+    assert view.operation.status is Status.OWNED
+    assert len(view.operation.attempts) <= losers.SUMMARISED_FROM + 1
+    assert len(history.encode(Record(op_id, view.facts))) < 64 * 1024
+
+    number = int(owner.attempt_id[1:])
+    commit = racing(number, EffectKind.COMMITTED, result=b'"paid"')
+    ledger.submit(engine.publish_effect(commit, view.facts)).result(60)
+    until(lambda: ledger.operation(op_id).operation.status is Status.COMMITTED)
+    again = racing((number + SIBLINGS // 2) % SIBLINGS)
+    ledger.submit(engine.publish_effect(again, ())).result(60)
+    until(lambda: losers.count(ledger.operation(op_id).operation) + _told(ledger, op_id) == SIBLINGS)
+    assert ledger.operation(op_id).operation.status is Status.COMMITTED
+
+
+def _told(ledger: Ledger, op_id: str) -> int:
+    """How many attempts the history holds in full."""
+    return len(ledger.operation(op_id).operation.attempts)
