@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Message, TopicPartition, murmur2
 
+from ..ledger import client_properties
 from ..ledger.errors import StoreUnavailableError
 from ..ledger.positions import Partition, Topic
 from .entries import RawMessage
@@ -52,16 +53,20 @@ class Settled(NamedTuple):
             return None
 
 
+def _common(url: StoreUrl) -> dict[str, Any]:
+    """What every client is told. Raises InvalidArgumentError when the file that the URL names is not usable."""
+    return {**dict(client_properties.read(url.client)), **_COMMON, "bootstrap.servers": url.bootstrap}
+
+
 def admin_settings(url: StoreUrl) -> dict[str, Any]:
     """Settings of an admin client."""
-    return {**_COMMON, "bootstrap.servers": url.bootstrap}
+    return _common(url)
 
 
 def reader_settings(url: StoreUrl, group: str) -> dict[str, Any]:
     """Settings of a consumer that is told where to start, and never guesses."""
     return {
-        **_COMMON,
-        "bootstrap.servers": url.bootstrap,
+        **_common(url),
         "group.id": group,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -89,8 +94,7 @@ def projector_settings(url: StoreUrl, group: str) -> dict[str, Any]:
 def producer_settings(url: StoreUrl) -> dict[str, Any]:
     """Settings of the projector's producer, which writes re-assertions and horizons."""
     return {
-        **_COMMON,
-        "bootstrap.servers": url.bootstrap,
+        **_common(url),
         "enable.idempotence": True,
         "acks": "all",
         "linger.ms": 0,

@@ -5,6 +5,7 @@ A client repeats a call once or twice by itself; so every script gives the same 
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
+from ..ledger import client_properties
 from ..ledger.errors import GuaranteeError, StoreUnavailableError
 from ..ledger.ports import Check
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 AsyncClient = redis.asyncio.Redis | redis.asyncio.cluster.RedisCluster
 SyncClient = redis.Redis | RedisCluster
 
+OLDEST = (6, 2)
+"""The oldest Redis that is supported."""
 _CLUSTER = "redis+cluster://"
 _TIMEOUT_S = 5.0
 _CONNECT_TIMEOUT_S = 2.0
@@ -42,6 +46,7 @@ def is_cluster(url: str) -> bool:
 
 
 def _options(url: str) -> tuple[str, dict[str, Any]]:
+    url = client_properties.expanded(url, in_url=True)
     plain = f"redis://{url.removeprefix(_CLUSTER)}" if is_cluster(url) else url
     return plain, {"socket_timeout": _TIMEOUT_S, "socket_connect_timeout": _CONNECT_TIMEOUT_S}
 
@@ -130,6 +135,21 @@ def eviction_checks(memory: dict[str, Any]) -> list[Check]:
     policy = str(memory["maxmemory_policy"])
     found = policy if limited else f"{policy} (no maxmemory: nothing is evicted)"
     return [Check("Redis maxmemory-policy", policy == "noeviction" or not limited, found, "noeviction")]
+
+
+def version_checks(server: dict[str, Any]) -> list[Check]:
+    """Whether a Redis knows the commands that the scripts use.
+
+    Args:
+        server: the answer to INFO SERVER; by node for a cluster.
+
+    Source: HRANDFIELD is there from Redis 6.2 on.
+    """
+    if "redis_version" not in server:
+        return [check for node in server.values() for check in version_checks(node)]
+    found = str(server["redis_version"])
+    numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
+    return [Check("Redis version", numbers >= OLDEST, found, f"at least {'.'.join(map(str, OLDEST))}")]
 
 
 def refuse_eviction(memory: dict[str, Any]) -> None:

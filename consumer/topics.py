@@ -15,7 +15,7 @@ from ..ledger.positions import Partition, Topic
 from . import kafka_client, keys
 from .guarantees import COMPARED, DAY_MS, LAG, REPLICAS, TopicFacts, identity_checks, setting_checks, wanted_settings
 from .reader import open_projection
-from .redis_client import connect_async, eviction_checks, is_cluster, translated
+from .redis_client import connect_async, eviction_checks, is_cluster, translated, version_checks
 
 if TYPE_CHECKING:
     import concurrent.futures
@@ -186,6 +186,7 @@ class Admin:
             async with _redis(self._url) as client:
                 everywhere = {"target_nodes": "primaries"} if is_cluster(self._url.projection) else {}
                 memory = await client.info("memory", **everywhere)
+                server = await client.info("server", **everywhere)
                 noted: Any = await client.hgetall(keys.meta(self._url))
         except StoreUnavailableError as error:
             return {}, [Check(REDIS_ANSWERS, ok=False, found=str(error), wanted="yes")]
@@ -193,7 +194,8 @@ class Admin:
         for field, value in noted.items():
             topic, _, name = field.decode().partition(".")
             recorded[Topic(topic)][name] = value.decode()
-        return recorded, [Check(REDIS_ANSWERS, ok=True, found="yes", wanted="yes"), *eviction_checks(memory)]
+        answers = Check(REDIS_ANSWERS, ok=True, found="yes", wanted="yes")
+        return recorded, [answers, *version_checks(server), *eviction_checks(memory)]
 
     async def _projector_checks(self, counts: Mapping[Topic, int]) -> list[Check]:
         projection = open_projection(self._url)

@@ -11,19 +11,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .approvals import Approval
     from .attempt_faces import AsyncAttempt, Attempt
-    from .calls import EffectNotExecuted
+    from .calls import EffectNotExecuted, StateMoved
+    from .compensation_reports import CompensationReport, Undone
+    from .contexts import Checkpoint, Compaction
+    from .divergence import HeldAttempt
     from .engine import Limits
     from .errors import (
         AlreadyExistsError,
+        CompactionRefusedError,
+        CompensationBlockedError,
         ConflictError,
         DivergenceHeldError,
         FencedError,
         FencepostError,
+        GenerationConflictError,
         GuaranteeError,
         InvalidArgumentError,
         LogGapError,
+        LossNotAcceptedError,
+        ManifestError,
         NotFoundError,
+        OperationBeingUndoneError,
         OperationConflictError,
         OperationInDoubtError,
         OperationInFlightError,
@@ -33,10 +43,12 @@ if TYPE_CHECKING:
         RefusedError,
         ResultNotRecordedError,
         RollbackPendingError,
+        SpeculativeRollbackViolation,
         StaleProjectionError,
         StoreClosedError,
         StoreError,
         StoreUnavailableError,
+        SummaryReconciliationError,
         TooManyAttemptsError,
         UndecidedError,
         UnsafeRollbackError,
@@ -45,51 +57,75 @@ if TYPE_CHECKING:
         WatermarkMangledError,
     )
     from .facade import AsyncLedger, Ledger
-    from .facts import EffectClass, Outcome
+    from .facts import Dropped, EffectClass, Outcome
+    from .manifests import CompensatingAction, Manifest, ManifestVerdict
     from .operations import Operation
+    from .planning import PlanProgress, StandingEffect, StepProgress
+    from .plans import Plan, Step
+    from .prune_verdicts import BranchEffect, ObligationKind, OpenObligation, PruneKind, PruneVerdict
     from .replay import ReplayedOperation
     from .resolutions import OpenOperation, ProbeAnswer
+    from .resume_answers import Reconcile, Resume, UndoneEffect
     from .service import AgentWatermark
     from .session_faces import AgentSession, AsyncAgentSession
+    from .speculation import SpeculationReport, SpeculationRow
+    from .undo import Undo, UndoPath
     from .verdicts import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
     from .watermarks import Watermark
 
 _HOMES = {
     "attempt_faces": ["AsyncAttempt", "Attempt"],
-    "calls": ["EffectNotExecuted"],
+    "calls": ["EffectNotExecuted", "StateMoved"],
     "engine": ["Limits"],
     "errors": [
-        "AlreadyExistsError", "ConflictError", "DivergenceHeldError", "FencedError", "FencepostError",
+        "OperationBeingUndoneError", "ManifestError", "LossNotAcceptedError", "CompensationBlockedError", "AlreadyExistsError", "ConflictError", "DivergenceHeldError", "FencedError", "FencepostError",
         "GuaranteeError", "InvalidArgumentError", "LogGapError", "NotFoundError",
         "OperationConflictError", "OperationInDoubtError", "OperationInFlightError",
         "OutcomeUnknownError", "PublishRefusedError", "RecordTooLargeError", "RefusedError",
-        "ResultNotRecordedError", "RollbackPendingError", "StaleProjectionError", "StoreClosedError", "StoreError",
+        "ResultNotRecordedError", "RollbackPendingError", "SpeculativeRollbackViolation", "StaleProjectionError", "StoreClosedError", "StoreError",
         "StoreUnavailableError", "TooManyAttemptsError", "UndecidedError", "UnsafeRollbackError",
-        "UsageError", "VersionMovedError", "WatermarkMangledError",
+        "UsageError", "VersionMovedError", "WatermarkMangledError", "CompactionRefusedError", "GenerationConflictError",
+        "SummaryReconciliationError",
     ],
+    "divergence": ["HeldAttempt"],
     "facade": ["AsyncLedger", "Ledger"],
-    "facts": ["EffectClass", "Outcome"],
+    "contexts": ["Checkpoint", "Compaction"],
+    "facts": ["Dropped", "EffectClass", "Outcome"],
+    "resume_answers": ["Reconcile", "Resume", "UndoneEffect"],
     "verdicts": ["Blocker", "Policy", "Reason", "ReasonKind", "Verdict", "VerdictKind", "WayOn"],
     "operations": ["Operation"],
+    "prune_verdicts": ["BranchEffect", "ObligationKind", "OpenObligation", "PruneKind", "PruneVerdict"],
     "replay": ["ReplayedOperation"],
     "resolutions": ["OpenOperation", "ProbeAnswer"],
     "service": ["AgentWatermark"],
     "session_faces": ["AgentSession", "AsyncAgentSession"],
+    "speculation": ["SpeculationReport", "SpeculationRow"],
+    "approvals": ["Approval"],
+    "compensation_reports": ["CompensationReport", "Undone"],
+    "manifests": ["CompensatingAction", "Manifest", "ManifestVerdict"],
+    "planning": ["PlanProgress", "StandingEffect", "StepProgress"],
+    "plans": ["Plan", "Step"],
+    "undo": ["Undo", "UndoPath"],
     "watermarks": ["Watermark"],
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AgentSession", "AgentWatermark", "AlreadyExistsError", "AsyncAgentSession", "AsyncAttempt",
-    "AsyncLedger", "Attempt", "Blocker", "ConflictError", "DivergenceHeldError", "EffectClass",
-    "EffectNotExecuted", "FencedError", "FencepostError", "GuaranteeError", "InvalidArgumentError",
-    "Ledger", "Limits", "LogGapError", "NotFoundError", "OpenOperation", "Operation",
-    "OperationConflictError", "OperationInDoubtError", "OperationInFlightError", "Outcome", "OutcomeUnknownError", "Policy",
-    "ProbeAnswer", "PublishRefusedError", "Reason", "ReasonKind", "RecordTooLargeError", "RefusedError",
-    "ReplayedOperation", "ResultNotRecordedError", "RollbackPendingError", "StaleProjectionError",
-    "StoreClosedError", "StoreError", "StoreUnavailableError", "TooManyAttemptsError", "UndecidedError",
-    "UnsafeRollbackError", "UsageError", "Verdict", "VerdictKind", "VersionMovedError", "Watermark",
-    "WatermarkMangledError", "WayOn",
+    "AgentSession", "AgentWatermark", "AlreadyExistsError", "Approval", "AsyncAgentSession", "AsyncAttempt",
+    "AsyncLedger", "Attempt", "Blocker", "BranchEffect", "Checkpoint", "Compaction", "CompactionRefusedError",
+    "CompensatingAction", "CompensationBlockedError", "CompensationReport", "ConflictError",
+    "DivergenceHeldError", "Dropped", "EffectClass", "EffectNotExecuted", "FencedError", "FencepostError",
+    "GenerationConflictError", "GuaranteeError", "HeldAttempt", "InvalidArgumentError", "Ledger", "Limits", "LogGapError",
+    "LossNotAcceptedError", "Manifest", "ManifestError", "ManifestVerdict", "NotFoundError", "ObligationKind",
+    "OpenObligation", "OpenOperation", "Operation", "OperationBeingUndoneError", "OperationConflictError",
+    "OperationInDoubtError", "OperationInFlightError", "Outcome", "OutcomeUnknownError", "Plan", "PlanProgress",
+    "Policy", "ProbeAnswer", "PruneKind", "PruneVerdict", "PublishRefusedError", "Reason", "ReasonKind",
+    "Reconcile", "RecordTooLargeError", "RefusedError", "ReplayedOperation", "ResultNotRecordedError", "Resume",
+    "RollbackPendingError", "SpeculationReport", "SpeculationRow", "SpeculativeRollbackViolation",
+    "StaleProjectionError", "StandingEffect", "StateMoved", "Step", "StepProgress", "StoreClosedError",
+    "StoreError", "StoreUnavailableError", "SummaryReconciliationError", "TooManyAttemptsError",
+    "UndecidedError", "Undo", "UndoPath", "Undone", "UndoneEffect", "UnsafeRollbackError", "UsageError",
+    "Verdict", "VerdictKind", "VersionMovedError", "Watermark", "WatermarkMangledError", "WayOn",
 ]  # fmt: skip
 
 

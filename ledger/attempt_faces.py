@@ -10,6 +10,7 @@ from .attempts import Claim
 from .calls import Call, EffectOptions
 from .errors import InvalidArgumentError
 from .running import Host, begun, begun_async, outcome_of, settle, settled
+from .sealing import NOTHING_KNOWN, After
 
 
 class _AttemptBase:
@@ -71,9 +72,10 @@ class _AttemptBase:
         else:
             await settling.doubt(claim, "left without saying whether the effect happened")
 
-    async def _commit(self, value: Any, reference: str) -> None:
+    async def _commit(self, value: Any, reference: str, post_state_hash: str | None, payload: Any) -> None:
         self._require_open()
-        await settling.commit(self.claim, value, reference=reference)
+        after = NOTHING_KNOWN if post_state_hash is None else After(post_state_hash, payload)
+        await settling.commit(self.claim, value, reference=reference, after=after)
 
     async def _fail(self, why: str) -> None:
         self._require_open()
@@ -103,9 +105,17 @@ class Attempt(_AttemptBase):
         self._claim = begun(self._session, self._call)
         return self
 
-    def commit(self, value: Any = None, *, reference: str = "") -> None:
-        """The effect happened. `reference`: where a result that is too large can be found."""
-        settle(self._session.submit(self._commit(value, reference)))
+    def commit(
+        self, value: Any = None, *, reference: str = "", post_state_hash: str | None = None, payload: Any = None
+    ) -> None:
+        """The effect happened.
+
+        Args:
+            reference: where a result that is too large can be found.
+            post_state_hash: of what the effect left behind; without it nobody can undo it by itself.
+            payload: for the compensator, in place of the one from before, when it needs what came out.
+        """
+        settle(self._session.submit(self._commit(value, reference, post_state_hash, payload)))
 
     def fail(self, why: str = "") -> None:
         """The effect certainly did not happen; the operation is free again."""
@@ -132,9 +142,11 @@ class AsyncAttempt(_AttemptBase):
         self._claim = await begun_async(self._session, self._call)
         return self
 
-    async def commit(self, value: Any = None, *, reference: str = "") -> None:
+    async def commit(
+        self, value: Any = None, *, reference: str = "", post_state_hash: str | None = None, payload: Any = None
+    ) -> None:
         """See `Attempt.commit`."""
-        await settled(self._session.submit(self._commit(value, reference)))
+        await settled(self._session.submit(self._commit(value, reference, post_state_hash, payload)))
 
     async def fail(self, why: str = "") -> None:
         """See `Attempt.fail`."""

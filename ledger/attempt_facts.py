@@ -10,9 +10,15 @@ from .operations import Operation
 from .sessions import SessionState
 
 
-def intent(session: SessionState, call: Call, attempt_id: str, operation: Operation) -> EffectFact:
-    """The fact that claims an operation."""
-    return EffectFact(
+def intent(
+    session: SessionState, call: Call, attempt_id: str, operation: Operation, *, manifest: bytes | None = None
+) -> EffectFact:
+    """The fact that claims an operation.
+
+    Args:
+        manifest: how the effect is undone, as far as that is known before it.
+    """
+    fact = EffectFact(
         kind=EffectKind.INTENDED,
         arguments=_kept(session, call),
         resource=call.resource,
@@ -21,8 +27,10 @@ def intent(session: SessionState, call: Call, attempt_id: str, operation: Operat
         idempotency_key=operation.idempotency_key,
         deadline_s=call.deadline_s,
         longest_run_s=call.longest_run_s,
+        manifest=manifest,
         **_common(session, call, attempt_id, operation.round),
     )
+    return call.secrets.kept_out(fact)
 
 
 def text(value: str, limit: int) -> str:

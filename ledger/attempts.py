@@ -4,7 +4,8 @@
     1. read the op. Committed: its result, and an ABSORBED fact in this session's sequence; if a
        branch beside this one committed it, and nobody relies on it yet, first an ADOPTED fact in the
        op's own history, confirmed: an undo that begins later is refused, one that came first is seen.
-       Owned or being undone: wait. In doubt: raise. Free: go on
+       Owned or being undone: wait. In doubt: raise. Free: go on; an effect that can be undone first
+       needs the hash of the state before it, which its caller reads: then begin is called anew with it
     2. publish INTENDED on top of the history that was read
     3. wait until the projection has applied it, found by attempt id
     4. not the owner: as in 1; rejected: FencedError. The owner runs, unless the deadline (a
@@ -19,12 +20,12 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from . import adoption
+from . import adoption, divergence, losers
 from .attempt_facts import intent, outcome
 from .calls import Call
 from .errors import (
-    DivergenceHeldError,
     FencedError,
+    ManifestError,
     OperationConflictError,
     OperationInDoubtError,
     OperationInFlightError,
@@ -37,6 +38,7 @@ from .errors import (
 )
 from .facts import EffectClass, EffectFact, EffectKind, ResultForm
 from .history import History
+from .manifests import Manifest
 from .operations import (
     Attempt,
     AttemptState,
@@ -44,6 +46,7 @@ from .operations import (
     Status,
 )
 from .sessions import OpenAttempt, SessionState
+from .undo import BoundUndo, UndoPath
 from .view import OperationView
 
 OWNER_LOOK_S = 1.0
@@ -57,6 +60,8 @@ class Claim:
     Attributes:
         owned: whether the caller may run the effect, now and once.
         operation: the operation as it was read.
+        manifest: how the effect is undone, as far as that was known before it.
+        wants_path: nothing was claimed: read the state, and begin anew with `call.undo` for this round.
     """
 
     session: SessionState
@@ -70,6 +75,8 @@ class Claim:
     decided: str = ""
     expires: float = 0.0
     value: Any = field(default=None)
+    manifest: Manifest | None = None
+    wants_path: bool = False
 
     @property
     def idempotency_key(self) -> str:
@@ -130,20 +137,20 @@ async def begin(session: SessionState, call: Call) -> Claim:
         TooManyAttemptsError, RecordTooLargeError: the operation is full.
         StaleProjectionError, OutcomeUnknownError: nothing was run, and nothing will be.
         VersionMovedError: it was undone while this attempt waited; nothing was run.
+        ManifestError: how it is undone is not known completely; nothing was run.
     """
     session.require_live()
-    asked, call = call, _declared_call(session, call)
+    asked, call = call, divergence.known_as(session, call)
     engine = session.engine
     patience = engine.clock.monotonic() + call.wait_s
-    first_round = 0
+    first_round = call.undo_round
     while True:
         readable = engine.clock.monotonic() + engine.limits.apply_s
         view = await engine.patiently(functools.partial(engine.view.operation, call.op_id), deadline=readable)
         operation = view.operation
         first_round = first_round or operation.round
         _require_round(call, operation, first_round)
-        if call is not asked:
-            call = _as_recorded(call, operation)
+        call = divergence.as_recorded(call, operation, asked=asked)
         _require_same(operation, call)
         if operation.status is Status.COMMITTED and not await adoption.secured(session, call, view):
             continue
@@ -156,12 +163,17 @@ async def begin(session: SessionState, call: Call) -> Claim:
         if operation.status is Status.OWNED:
             await _wait_for_owner(session, call, view, patience)
             continue
-        _require_declared(session, call)
+        if (named := await divergence.admitted(session, call)) is not call:
+            call, first_round = named, call.undo_round  # somebody else has declared it: from here on it is that effect
+            continue
         if call.unconfirmed:
             return _claim(session, call, operation, view.facts)
+        if isinstance(call.undo, BoundUndo):
+            return Claim(session, call, operation, owned=False, round=operation.round, wants_path=True)
+        manifest = _path(session, call, operation)
         _require_room(session, call, view)
         await _require_settled_log(session, view)
-        claim = await _intend(session, call, view)
+        claim = await _intend(session, call, view, manifest)
         if claim is not None:
             return claim
 
@@ -193,10 +205,10 @@ async def _settled(session: SessionState, call: Call, view: OperationView) -> Cl
 def _note_wording(session: SessionState, call: Call, view: OperationView) -> None:
     """Keep the wording of an absorbed call as a variant: an intent on a committed op never owns it."""
     operation = view.operation
-    room = len(operation.attempts) < session.engine.limits.max_attempts
+    room = len(operation.attempts) + losers.count(operation) < session.engine.limits.max_attempts
     if room and call.content_digest not in {"", *operation.variants}:
         wording = intent(session, call, session.engine.new_id(), operation)
-        session.in_background(session.engine.publish_effect(wording, view.facts))
+        session.in_background(session.publish_effect(wording, view.facts))
 
 
 async def _wait_for_owner(session: SessionState, call: Call, view: OperationView, patience: float) -> None:
@@ -228,15 +240,43 @@ async def _wait_for_owner(session: SessionState, call: Call, view: OperationView
     raise _in_doubt(call, "the session that owned it has not been heard of", **details)
 
 
-async def _intend(session: SessionState, call: Call, view: OperationView) -> Claim | None:
+def _path(session: SessionState, call: Call, operation: Operation) -> Manifest | None:
+    """How this round's effect is undone, as far as that is known before it; it must be complete, and fit."""
+    if not isinstance(call.undo, UndoPath):
+        return None
+    manifest = call.undo.manifest(
+        op_id=call.op_id,
+        round_number=operation.round,
+        tool=call.tool,
+        resource=call.resource,
+        cascades=call.cascades,
+    )
+    if call.secrets.in_manifest(manifest.data):
+        raise ManifestError(
+            f"how {call.op_id} is undone would write down the value of a secret argument. Nothing was run.",
+            next_step="Let the payload name where the compensator finds it.",
+            field="payload",
+        )
+    size, limit = len(manifest.data), session.engine.limits.max_manifest_bytes
+    if size > limit:
+        raise RecordTooLargeError(
+            f"how {call.op_id} is undone takes {size} bytes. Nothing was run.",
+            next_step=f"Keep the payload below max_manifest_bytes ({limit}); pass large parts by reference.",
+            size_bytes=size,
+            limit_bytes=limit,
+        )
+    return manifest
+
+
+async def _intend(session: SessionState, call: Call, view: OperationView, manifest: Manifest | None) -> Claim | None:
     """Steps 2 to 4: publish the intent, have it confirmed. None: look at the op again."""
     engine = session.engine
     started = engine.clock.monotonic()
     attempt_id = engine.new_id()
-    fact = intent(session, call, attempt_id, view.operation)
+    fact = intent(session, call, attempt_id, view.operation, manifest=manifest.data if manifest else None)
     session.open_attempts[attempt_id] = OpenAttempt(call.op_id, view.operation.round)
     try:
-        return await _publish_and_confirm(session, call, view, fact, started + call.deadline_s)
+        claim = await _publish_and_confirm(session, call, view, fact, started + call.deadline_s)
     except (RecordTooLargeError, PublishRefusedError):
         session.sequence.void(fact.seq)
         session.open_attempts.pop(attempt_id, None)
@@ -247,6 +287,9 @@ async def _intend(session: SessionState, call: Call, view: OperationView) -> Cla
         if attempt_id in session.open_attempts:
             _withdraw(session, call, fact, view.facts)
         raise
+    if claim is not None:
+        claim.manifest = manifest
+    return claim
 
 
 async def _publish_and_confirm(
@@ -257,14 +300,17 @@ async def _publish_and_confirm(
     session.open_attempts[intent.attempt_id].written = True
     found: list[tuple[Operation, History]] = []
 
-    async def confirmed() -> Attempt | None:
+    async def confirmed() -> bool | None:
         operation, facts = await engine.view.folded(call.op_id)
         found[:] = [(operation, facts)]
-        return operation.attempts.get(intent.attempt_id)
+        return intent.attempt_id in operation.attempts or losers.is_summarised(operation, intent) or None
 
-    attempt = await engine.wait_until(view.partition, confirmed, deadline=expires, beyond=offset)
-    if attempt is None:
+    if await engine.wait_until(view.partition, confirmed, deadline=expires, beyond=offset) is None:
         raise _late(call)
+    attempt = found[0][0].attempts.get(intent.attempt_id)
+    if attempt is None:  # one of very many that came too late
+        session.open_attempts.pop(intent.attempt_id, None)
+        return None
     return await _confirmed(session, call, attempt, found[0], expires)
 
 
@@ -316,10 +362,12 @@ def _require_same(operation: Operation, call: Call) -> None:
     given = (call.tool, call.effect_class, call.order_safe, call.identity_digest)
     if recorded == given:
         return
-    told = _readable(first.tool, first.effect_class, first.arguments)
-    asked = _readable(call.tool, call.effect_class, call.arguments)
+    told = _readable(first.tool, first.effect_class, first.arguments, order_safe=first.order_safe)
+    asked = _readable(call.tool, call.effect_class, call.arguments, order_safe=call.order_safe)
+    unseen = "what is secret differs, and is not shown" if call.secrets.texts else "what differs is not kept"
     raise OperationConflictError(
-        f"operation {call.op_id} is recorded as {told}, and was now asked for as {asked}.",
+        f"operation {call.op_id} is recorded as {told}, and was now asked for as {asked}"
+        f"{f': {unseen}' if told == asked else ''}.",
         next_step="Use another key for another effect, or correct the arguments.",
         op_id=call.op_id,
         recorded=told,
@@ -327,9 +375,9 @@ def _require_same(operation: Operation, call: Call) -> None:
     )
 
 
-def _readable(tool: str, effect_class: EffectClass, arguments: bytes | None) -> str:
+def _readable(tool: str, effect_class: EffectClass, arguments: bytes | None, *, order_safe: bool) -> str:
     shown = arguments.decode() if arguments is not None else "arguments not kept"
-    return f"{tool} [{effect_class.value}] {shown}"
+    return f"{tool} [{effect_class.value}{', order-safe' if order_safe else ''}] {shown}"
 
 
 def _require_round(call: Call, operation: Operation, first_round: int) -> None:
@@ -346,10 +394,10 @@ def _require_round(call: Call, operation: Operation, first_round: int) -> None:
 
 def _require_room(session: SessionState, call: Call, view: OperationView) -> None:
     limits = session.engine.limits
-    attempts = len(view.operation.attempts)
+    attempts = sum(attempt.owned for attempt in view.operation.attempts.values())
     if attempts >= limits.max_attempts:
         raise TooManyAttemptsError(
-            f"operation {call.op_id} has {attempts} attempts; the limit is {limits.max_attempts}.",
+            f"operation {call.op_id} was owned by {attempts} attempts that did not commit; the limit is {limits.max_attempts}.",
             next_step="Find out why it fails (`fencepost ops show`); use another key for new work.",
             op_id=call.op_id,
             attempts=attempts,
@@ -376,34 +424,6 @@ async def _require_settled_log(session: SessionState, view: OperationView) -> No
             "are paid, since the log cleaner could overtake them.",
             next_step="See `fencepost projector lag`: a projector must run and be able to publish.",
             partition=str(view.partition),
-        )
-
-
-def _declared_call(session: SessionState, call: Call) -> Call:
-    """After a gated rollback: an attempt declared the same as a crossed effect becomes that."""
-    how, other = session.declared.get(call.op_id, ("", ""))
-    if how != "same":
-        return call
-    return replace(call, op_id=other)
-
-
-def _as_recorded(call: Call, operation: Operation) -> Call:
-    """The call, with the identity of the effect that it was declared to be."""
-    first = operation.first
-    return call if first is None else replace(call, identity_digest=first.identity_digest)
-
-
-def _require_declared(session: SessionState, call: Call) -> None:
-    if call.unconfirmed or call.op_id in session.crossed or call.op_id in session.declared:
-        return
-    candidates = sorted(c.op_id for c in session.crossed.values() if c.tool == call.tool)
-    if candidates:
-        raise DivergenceHeldError(
-            f"{call.op_id} is held: after the gated rollback {call.tool} was called for something that "
-            f"matches none of the effects that were gone back over ({', '.join(candidates[:5])}).",
-            next_step="Declare it with `declare_new(op_id)` or `declare_same(op_id, as_=…)`.",
-            op_id=call.op_id,
-            candidates=candidates,
         )
 
 

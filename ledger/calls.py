@@ -6,8 +6,8 @@ import functools
 import inspect
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, get_type_hints
 
@@ -19,9 +19,14 @@ from .identity import (
     check_op_id,
     derived_op_id,
     digest,
+    filled,
     keyed_op_id,
+    run_bound,
+    template_names,
 )
 from .operations import skips_confirmation
+from .secret_values import HIDDEN, MARK, NO_SECRETS, Secrets, secrets_of, stretched
+from .undo import BoundUndo, Undo, UndoPath, check_declared
 
 
 def check_class(kind: object) -> EffectClass:
@@ -39,6 +44,10 @@ class EffectNotExecuted(Exception):  # noqa: N818 (says what is so, not that som
     """Raised by a tool to say that its effect certainly did not happen."""
 
 
+class StateMoved(EffectNotExecuted):
+    """Raised by a compensator: the state is not the expected one, so it has changed nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """What a caller wants done, once: the operation and the arguments of this attempt.
@@ -49,6 +58,9 @@ class Call:
         wait_s: how long to wait for another owner's decision.
         longest_run_s: the tool's declared longest run; negative when not declared.
         supplied_key: a key that the model made up: recorded, never used.
+        undo: how the effect is undone; as bound to the arguments until its state was read.
+        undo_round: the operation's round that `undo` was read for; 0 for any.
+        secrets: the values that must not be written anywhere.
     """
 
     op_id: str
@@ -64,6 +76,9 @@ class Call:
     deadline_s: float = 30.0
     wait_s: float = 30.0
     longest_run_s: float = -1.0
+    undo: BoundUndo | UndoPath | None = None
+    undo_round: int = 0
+    secrets: Secrets = field(default=NO_SECRETS, repr=False, compare=False)
 
     @property
     def unconfirmed(self) -> bool:
@@ -83,10 +98,16 @@ class EffectOptions:
     longest_run_s: float | None = None
     not_executed: tuple[type[BaseException], ...] = ()
     record: bool = False
+    undo: Undo | UndoPath | None = None
+    secret: Sequence[str] = ()
+    stable_ids: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_id("tool", self.tool, limit=200)
+        for name in ("secret", "stable_ids"):
+            object.__setattr__(self, name, _names(name, getattr(self, name)))
         object.__setattr__(self, "kind", check_class(self.kind))
+        check_declared(self.kind, self.undo, order_safe=self.order_safe)
         if self.order_safe and self.kind is not EffectClass.IDEMPOTENT:
             raise InvalidArgumentError(
                 "order_safe: only an IDEMPOTENT effect can be order-safe.",
@@ -97,10 +118,7 @@ class EffectOptions:
             value = getattr(self, name)
             if value is None and name == "longest_run_s":
                 continue
-            if not _seconds(value):
-                raise InvalidArgumentError(
-                    f"{name}: {value!r} is not a number of seconds.", next_step="Pass 0 or more.", field=name
-                )
+            check_seconds(name, value)
 
     def call(
         self,
@@ -113,8 +131,13 @@ class EffectOptions:
         resource: str = "",
         cascades: Sequence[str] = (),
         supplied_key: str = "",
+        values: Mapping[str, Any] | None = None,
     ) -> Call:
-        """The call of one attempt. Raises InvalidArgumentError naming the field."""
+        """The call of one attempt. Raises InvalidArgumentError naming the field.
+
+        Args:
+            values: the tool's arguments by name, for what is declared of its undo.
+        """
         if isinstance(occurrence, bool) or not _whole(occurrence) or occurrence < 1:
             raise InvalidArgumentError(
                 f"occurrence: {occurrence!r} is not a whole number from 1.",
@@ -128,26 +151,76 @@ class EffectOptions:
                 field="key",
             )
         identity, content = _plain_mapping("identity", identity), _plain_mapping("content", content)
+        given = {**content, **identity, **(values or {})}
+        self._require_given(given)
+        self.require_stable(identity)
+        secrets = secrets_of(given, self.secret)
+        shown, content = {**self._shown(identity), **self._shown(content)}, self._shown(content)
+        identity = {n: self._told_apart(n, v) if n in self.secret else v for n, v in identity.items()}
         if key is not None:
-            op_id = keyed_op_id(tool=self.tool, key=check_id("key", key, limit=250), occurrence=occurrence)
+            key = secrets.require_absent("key", check_id("key", key, limit=250))
+            op_id = keyed_op_id(tool=self.tool, key=key, occurrence=occurrence)
         else:
-            scope = check_id("scope", scope, limit=250)
+            scope = secrets.require_absent("scope", check_id("scope", scope, limit=250))
             op_id = derived_op_id(scope=scope, tool=self.tool, identity=identity, occurrence=occurrence)
+        content_digest = digest(canonical(content, field="content"))
+        arguments = canonical(shown)
         return Call(
             op_id=check_op_id(op_id),
             tool=self.tool,
             effect_class=self.kind,
             order_safe=self.order_safe,
             identity_digest=digest(canonical(identity, field="identity")),
-            content_digest=digest(canonical(content, field="content")),
-            arguments=canonical({**identity, **content}),
-            resource=check_id("resource", resource) if resource else "",
-            cascades=tuple(check_id("cascades", cascade) for cascade in cascades),
+            content_digest=content_digest,
+            arguments=arguments,
+            resource=secrets.require_absent("resource", check_id("resource", resource)) if resource else "",
+            cascades=tuple(secrets.require_absent("cascades", check_id("cascades", cascade)) for cascade in cascades),
             supplied_key=supplied_key,
             deadline_s=self.deadline_s,
             wait_s=self.wait_s,
             longest_run_s=-1.0 if self.longest_run_s is None else self.longest_run_s,
+            undo=self._bound_undo(values, arguments),
+            secrets=secrets,
         )
+
+    def _shown(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as they may be written down."""
+        return {name: MARK if name in self.secret else value for name, value in arguments.items()}
+
+    def _told_apart(self, name: str, value: Any) -> dict[str, str]:
+        """What stands for a secret in op ids and digests."""
+        return {"$secret": stretched(value, tool=self.tool, name=name)}
+
+    def _require_given(self, given: Mapping[str, Any]) -> None:
+        """A misspelt name would let a secret through."""
+        if missing := [name for name in self.secret if name not in given]:
+            raise InvalidArgumentError(
+                f"secret: this call of {self.tool} has no argument {', '.join(missing)}.",
+                next_step="Pass it, or correct the names in secret=.",
+                field="secret",
+            )
+
+    def require_stable(self, identity: Iterable[str]) -> None:
+        """Refuse as identity what a framework makes anew with each run, thread, or call."""
+        ids = [name for name in run_bound(identity) if name not in self.stable_ids]
+        if ids and (self.kind is not EffectClass.READ or self.record):
+            raise InvalidArgumentError(
+                f"identity: {', '.join(ids)} of {self.tool} changes with each run or retry: the same effect would get "
+                "another op_id, and run again.",
+                next_step="Leave it out, name it in content=, or say with stable_ids= that it names what the tool acts on.",
+                field="identity",
+            )
+
+    def _bound_undo(self, values: Mapping[str, Any] | None, arguments: bytes) -> BoundUndo | UndoPath | None:
+        if not isinstance(self.undo, Undo):
+            return self.undo
+        if values is None:
+            raise InvalidArgumentError(
+                "undo: an attempt has no arguments from which an Undo could be filled in.",
+                next_step="Pass an UndoPath, with the state's hash as it is now.",
+                field="undo",
+            )
+        return BoundUndo(undo=self.undo, values=values, arguments=arguments)
 
     def certainly_not(self, error: BaseException) -> bool:
         """Whether this exception says that the effect did not happen, or that a repeat does no harm."""
@@ -170,7 +243,19 @@ class Tool:
 
     def __post_init__(self) -> None:
         self._require_runnable()
-        named = {*(self.identity or ()), *self.content, *([self.key_argument] if self.key_argument else [])}
+        if isinstance(self.options.undo, UndoPath):
+            raise InvalidArgumentError(
+                f"undo: an UndoPath is of one call, and {self.options.tool} is called again and again.",
+                next_step="Pass an Undo.",
+                field="undo",
+            )
+        options = self.options
+        named = {
+            *(self.identity or ()),
+            *self.content,
+            *([self.key_argument] if self.key_argument else []),
+            *options.secret,
+        }
         parameters = inspect.signature(self.function).parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         unknown = sorted(named - set(parameters))
@@ -180,6 +265,25 @@ class Tool:
                 next_step=f"Name some of: {', '.join(parameters)}.",
                 field="identity",
             )
+        rest = [
+            n
+            for n, p in parameters.items()
+            if p.kind is not p.VAR_KEYWORD and n not in {*self.content, self.key_argument}
+        ]
+        options.require_stable(rest if self.identity is None else self.identity)
+        self._require_unshown()
+
+    def _require_unshown(self) -> None:
+        """Refuse a declaration that would write a secret down."""
+        templates = [("resource", self.resource), *(("cascades", cascade) for cascade in self.cascades)]
+        shown = [("key_argument", self.key_argument), *((name, a) for name, t in templates for a in template_names(t))]
+        for name, argument in shown:
+            if argument in self.options.secret:
+                raise InvalidArgumentError(
+                    f"{name}: it would show {argument}, which is declared secret.",
+                    next_step="Name another argument there.",
+                    field=name,
+                )
 
     @property
     def is_awaited(self) -> bool:
@@ -219,16 +323,17 @@ class Tool:
                 field="identity",
             )
         identity = {name: values[name] for name in names}
-        keywords = dict(values)
+        shown = {name: HIDDEN if name in self.options.secret else value for name, value in values.items()}
         return self.options.call(
-            scope=self._scope(keywords) or scope,
-            key=_text("key", self.key(**keywords)) if self.key else None,
+            scope=self._scope(shown) or scope,
+            key=_text("key", self.key(**shown)) if self.key else None,
             identity=identity,
             content=content,
             occurrence=occurrence,
-            resource=_filled("resource", self.resource, keywords),
-            cascades=[_filled("cascades", c, keywords) for c in self.cascades],
+            resource=filled("resource", self.resource, shown),
+            cascades=[filled("cascades", c, shown) for c in self.cascades],
             supplied_key="" if supplied is None else str(supplied),
+            values=dict(values),
         )
 
     def _scope(self, keywords: dict[str, Any]) -> str:
@@ -314,12 +419,25 @@ def _plain_mapping(field: str, value: Mapping[str, Any] | None) -> dict[str, Any
     return dict(value)
 
 
+def _names(field: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidArgumentError(
+            f"{field}: {value!r} is no list of argument names.", next_step=f'Pass {field}=("card",).', field=field
+        )
+    return tuple(check_id(field, name) for name in value)
+
+
 def _is_mapping(value: object) -> bool:
     return isinstance(value, Mapping)
 
 
-def _seconds(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 10**7
+def check_seconds(field: str, value: object) -> None:
+    """Raises InvalidArgumentError naming `field` unless `value` is a number of seconds, 0 or more."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 10**7:
+        return
+    raise InvalidArgumentError(
+        f"{field}: {value!r} is not a number of seconds.", next_step="Pass 0 or more.", field=field
+    )
 
 
 def _whole(value: object) -> bool:
@@ -332,14 +450,3 @@ def _text(field: str, value: object) -> str:
     raise InvalidArgumentError(
         f"{field}: must be text, not {type(value).__name__}.", next_step=f"Return a str as {field}.", field=field
     )
-
-
-def _filled(field: str, template: str, values: Mapping[str, Any]) -> str:
-    try:
-        return template.format(**values)
-    except (KeyError, IndexError) as error:
-        raise InvalidArgumentError(
-            f"{field}: {template!r} names {error}, which is no argument of the tool.",
-            next_step=f"Use the tool's parameter names in {field}.",
-            field=field,
-        ) from error

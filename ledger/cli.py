@@ -33,11 +33,17 @@ COMMANDS = {
         _LOOK, "cli_operations", "ops", "Show operations with every fact and attempt; `ops tail` follows the log."
     ),
     "checkpoints": Entry(_LOOK, "cli_checkpoints", "checkpoints", "Show the checkpoints that agents have registered."),
+    "compactions": Entry(_LOOK, "cli_context", "compactions", "Show compactions of contexts, and what each dropped."),
     "replay": Entry(_LOOK, "cli_transfer", "replay", "List what an agent has done since a checkpoint, with results."),
     "rollback": Entry(_DECIDE, "cli_rollback", "rollback", "Decide whether an agent may go back to a checkpoint."),
+    "resume": Entry(_DECIDE, "cli_context", "resume", "Decide whether a restored context is whole: `resume check`."),
     "branch": Entry(
-        _DECIDE, "cli_checkpoints", "branch", "Show branches and fork new ones: `branch list`, `branch fork`."
+        _DECIDE,
+        "cli_branches",
+        "branch",
+        "Show, fork, and prune branches, and what they left behind: `branch fork`, `branch prune`.",
     ),
+    "compensate": Entry(_DECIDE, "cli_compensate", "compensate", "Undo effects by plans that are approved by name."),
     "in-doubt": Entry(_DECIDE, "cli_in_doubt", "in_doubt", "Settle operations of which nobody knows the outcome."),
     "projector": Entry(_MOVE, "cli_projector", "projector", "Run, watch, rebuild, and verify the projection."),
     "export": Entry(_MOVE, "cli_transfer", "export", "Write a settled ledger as lines of JSON."),

@@ -8,11 +8,12 @@ import click
 
 from .cli_app import App
 from .cli_commands import Group
+from .cli_decided import declaration_dict, rollback_dict, show_declarations, show_rollbacks
 from .cli_output import Output, ago, duration, when
 
 if TYPE_CHECKING:
     from .facade import Ledger
-    from .lineage import Branch, Rollback, Session
+    from .lineage import Branch, Prune, Session
     from .service import AgentWatermark
     from .view import AgentView
 
@@ -92,8 +93,10 @@ def _agent_dict(ledger: Ledger, agent_id: str) -> dict[str, Any]:
         "pending_rollback": agent.pending.rollback_id if agent.pending else "",
         "sessions": [_session_dict(s, marks.get(s.session_id)) for s in agent.sessions.values()],
         "branches": [branch_dict(view, b) for b in agent.branches.values()],
-        "rollbacks": [_rollback_dict(r) for r in agent.rollbacks.values()],
+        "rollbacks": [rollback_dict(r) for r in agent.rollbacks.values()],
+        "declarations": [declaration_dict(fact) for fact in agent.declarations.values()],
         "open_operations": [item.to_dict() for item in ledger.open_operations(agent_id)],
+        "obligations": [item.to_dict() for item in ledger.obligations(agent_id)],
         "age_s": round(age_s(view.header), 3),
     }
 
@@ -131,23 +134,19 @@ def branch_dict(view: AgentView, branch: Branch) -> dict[str, Any]:
         "live": head.live if head else False,
         "checkpoints": sum(c.branch_id == branch.branch_id for c in view.checkpoints.values()),
         "closed": branch.forbidden,
+        "pruned": _prune_dict(branch.pruned) if branch.pruned else None,
     }
 
 
-def _rollback_dict(rollback: Rollback) -> dict[str, Any]:
-    decision = rollback.decision
+def _prune_dict(prune: Prune) -> dict[str, Any]:
+    decision = prune.decisions[-1] if prune.decisions else None
     return {
-        "rollback_id": rollback.rollback_id,
-        "branch_id": rollback.branch_id,
-        "checkpoint_id": rollback.fact.checkpoint_id,
-        "policy": rollback.fact.policy,
-        "position": str(rollback.position),
-        "rejected": rollback.rejected,
-        "pending": rollback.pending,
+        "prune_id": prune.prune_id,
+        "position": str(prune.position),
         "verdict": decision.verdict if decision else "",
-        "reasons": list(decision.reasons) if decision else [],
-        "crossed": [{"op_id": c.op_id, "tool": c.tool} for c in decision.crossed] if decision else [],
-        "time_ms": rollback.fact.time_ms,
+        "by": prune.fact.by,
+        "evidence": prune.fact.evidence,
+        "time_ms": prune.fact.time_ms,
     }
 
 
@@ -174,16 +173,13 @@ def _show(out: Output, values: dict[str, Any]) -> None:
         empty="None.",
     )  # fmt: skip
     out.heading("Rollbacks")
-    out.table(
-        ("POSITION", "BRANCH", "CHECKPOINT", "POLICY", "VERDICT", "ROLLBACK"),
-        [
-            (r["position"], r["branch_id"], r["checkpoint_id"], r["policy"], _rollback_state(r), r["rollback_id"])
-            for r in values["rollbacks"]
-        ],
-        empty="None.",
-    )
+    show_rollbacks(out, values["rollbacks"])
+    show_declarations(out, values["declarations"])
     out.heading("Open operations")
     show_open(out, values["open_operations"])
+    if values["obligations"]:
+        out.heading("Obligations of pruned branches")
+        show_obligations(out, values["obligations"])
     live = [s["watermark"]["token"] for s in values["sessions"] if s["live"] and s["watermark"]]
     if live:
         out.heading("Watermarks of live sessions")
@@ -199,10 +195,17 @@ def _session_state(session: dict[str, Any]) -> str:
     return str(session["ended"])
 
 
-def _rollback_state(rollback: dict[str, Any]) -> str:
-    if rollback["rejected"]:
-        return f"not accepted: {rollback['rejected']}"
-    return str(rollback["verdict"]) or "being decided"
+def show_obligations(out: Output, items: list[dict[str, Any]]) -> None:
+    """A table of obligations, as their `to_dict` gives them."""
+    columns = ("AGENT", "BRANCH", "KIND", "OPERATION", "TOOL", "SINCE", "VERSION", "WHY")
+    rows = [
+        (
+            i["agent_id"], i["branch_id"], i["kind"], i["op_id"] or None, i["tool"] or None, ago(i["since_ms"]),
+            i["version"] or None, i["why"] or None,
+        )
+        for i in items
+    ]  # fmt: skip
+    out.table(columns, rows, empty="No obligations.")
 
 
 def show_branches(out: Output, branches: list[dict[str, Any]]) -> None:

@@ -1,8 +1,8 @@
-"""`fencepost checkpoints list|show` and `fencepost branch list|fork`."""
+"""`fencepost checkpoints list|show|latest`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -10,9 +10,6 @@ from .cli_app import App
 from .cli_commands import Group
 from .cli_output import Output, when
 from .errors import NotFoundError
-
-if TYPE_CHECKING:
-    from .contexts import Checkpoint
 
 _EXITS = {0: "done", 5: "no such agent or checkpoint", 7: "the projection is too stale to say"}
 
@@ -28,12 +25,14 @@ def checkpoints() -> None:
 @click.pass_obj
 def list_(app: App, agent_id: str, everything: bool) -> None:
     """List an agent's checkpoints, oldest first."""
-    found = [_checkpoint_dict(c) for c in _registered(app, agent_id) if everything or not c.rejected]
-    columns: tuple[str, ...] = ("CHECKPOINT", "BRANCH", "EPOCH", "SEQ", "OPEN", "GENERATION", "POSITION", "TIME")
+    found = [c for c in _registered(app, agent_id) if everything or not c["rejected"]]
+    columns: tuple[str, ...] = (
+        "CHECKPOINT", "BRANCH", "EPOCH", "SEQ", "OPEN", "GENERATION", "LATEST OF", "POSITION", "TIME",
+    )  # fmt: skip
     rows: list[tuple[Any, ...]] = [
         (
             c["checkpoint_id"], c["branch_id"], c["epoch"], c["seq"], len(c["owned"]), c["generation"],
-            c["position"], when(c["time_ms"]),
+            ", ".join(c["latest_of"]) or None, c["position"], when(c["time_ms"]),
         )
         for c in found
     ]  # fmt: skip
@@ -50,39 +49,48 @@ def list_(app: App, agent_id: str, everything: bool) -> None:
 @click.pass_obj
 def show(app: App, agent_id: str, checkpoint_id: str) -> None:
     """Show one checkpoint: its watermark's token, and what was open when it was taken."""
-    same_id = [c for c in _registered(app, agent_id) if c.checkpoint_id == checkpoint_id]
-    chosen = next((c for c in same_id if not c.rejected), same_id[0] if same_id else None)
+    same_id = [c for c in _registered(app, agent_id) if c["checkpoint_id"] == checkpoint_id]
+    chosen = next((c for c in same_id if not c["rejected"]), same_id[0] if same_id else None)
     if chosen is None:
         raise NotFoundError(
             f"checkpoint {checkpoint_id} of {agent_id} is not registered.",
             next_step="List them with `fencepost checkpoints list`.",
             field="checkpoint",
         )
-    values = {"agent_id": agent_id, **_checkpoint_dict(chosen)}
+    values = {"agent_id": agent_id, **chosen}
     app.out.data({"schema": "fencepost.checkpoint.v1", **values}, lambda: _show(app.out, values))
 
 
-def _registered(app: App, agent_id: str) -> list[Checkpoint]:
+@checkpoints.command(
+    examples=("fencepost checkpoints latest nightly", "fencepost checkpoints latest nightly --json | jq -r .token"),
+    exits={**_EXITS, 5: "no such agent or branch, or no checkpoint on it"},
+)
+@click.argument("agent_id", metavar="AGENT")
+@click.option("--branch", "branch_id", metavar="BRANCH", default="main", show_default=True, help="On whose path.")
+@click.pass_obj
+def latest(app: App, agent_id: str, branch_id: str) -> None:
+    """Show the newest checkpoint on a branch's path that no rollback has left behind."""
     with app.ledger() as ledger:
-        return ledger.agent(agent_id).context.every
+        chosen = ledger.latest_checkpoint(agent_id, branch_id)
+    if chosen is None:
+        raise NotFoundError(
+            f"there is no checkpoint on the path of {agent_id}/{branch_id}.",
+            next_step="List them with `fencepost checkpoints list`.",
+            field="checkpoint",
+        )
+    values = {"agent_id": agent_id, **chosen.to_dict()}
+    app.out.data({"schema": "fencepost.checkpoint.v1", **values}, lambda: _show(app.out, values))
 
 
-def _checkpoint_dict(checkpoint: Checkpoint) -> dict[str, Any]:
-    mark, fact = checkpoint.mark, checkpoint.fact
-    return {
-        "checkpoint_id": checkpoint.checkpoint_id,
-        "branch_id": checkpoint.branch_id,
-        "session_id": fact.session_id,
-        "token": mark.token if mark else None,
-        "epoch": str(mark.epoch) if mark else None,
-        "seq": mark.seq if mark else None,
-        "owned": list(fact.owned),
-        "generation": fact.generation,
-        "state_digest": fact.state_digest,
-        "position": str(checkpoint.position),
-        "time_ms": fact.time_ms,
-        "rejected": checkpoint.rejected,
-    }
+def _registered(app: App, agent_id: str) -> list[dict[str, Any]]:
+    """The checkpoints as plain data, each with the branches whose latest it is."""
+    with app.ledger() as ledger:
+        context = ledger.agent(agent_id).context
+    newest = {branch_id: context.latest(branch_id) for branch_id in context.agent.branches}
+    return [
+        {**c.to_dict(), "latest_of": sorted(b for b, latest_one in newest.items() if latest_one is c)}
+        for c in context.every
+    ]
 
 
 def _show(out: Output, values: dict[str, Any]) -> None:
@@ -101,46 +109,3 @@ def _show(out: Output, values: dict[str, Any]) -> None:
             ("open then", ", ".join(values["owned"]) or "nothing"),
         )
     )
-
-
-@click.group(cls=Group)
-def branch() -> None:
-    """Show and fork branches; siblings share operation ids, and the first commit wins."""
-
-
-@branch.command(
-    "list",
-    examples=("fencepost branch list nightly",),
-    exits={0: "done", 5: "no such agent", 7: "the projection is too stale to say"},
-)
-@click.argument("agent_id", metavar="AGENT")
-@click.pass_obj
-def list_branches(app: App, agent_id: str) -> None:
-    """List an agent's branches: where each was forked, and whether it is closed."""
-    from .cli_agents import branch_dict, show_branches  # noqa: PLC0415 - only here
-
-    with app.ledger() as ledger:
-        view = ledger.agent(agent_id)
-    found = [branch_dict(view, b) for b in view.agent.branches.values()]
-    payload = {"schema": "fencepost.branches.v1", "agent_id": agent_id, "branches": found}
-    app.out.data(payload, lambda: show_branches(app.out, found))
-
-
-@branch.command(
-    examples=("fencepost branch fork nightly plan-b --checkpoint ckpt-42",),
-    exits={0: "done", 3: "the checkpoint was left behind", 5: "no such agent or checkpoint", 6: "the branch exists"},
-)
-@click.argument("agent_id", metavar="AGENT")
-@click.argument("branch_id", metavar="BRANCH")
-@click.option("--checkpoint", "checkpoint_id", metavar="CHECKPOINT", required=True, help="Where the branch begins.")
-@click.pass_obj
-def fork(app: App, agent_id: str, branch_id: str, checkpoint_id: str) -> None:
-    """Begin a branch at a checkpoint; then open a session on it in code."""
-    from .cli_agents import branch_dict, show_branches  # noqa: PLC0415 - only here
-
-    with app.ledger() as ledger:
-        ledger.fork(agent_id, branch_id, checkpoint=checkpoint_id)
-        view = ledger.agent(agent_id)
-    values = branch_dict(view, view.agent.branches[branch_id])
-    payload = {"schema": "fencepost.branch.v1", "agent_id": agent_id, **values}
-    app.out.data(payload, lambda: show_branches(app.out, [values]))

@@ -8,8 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 from .cli_output import Cell, Output, shortened, when
+from .errors import ManifestError
 from .facts import EffectFact, decode_effect
-from .operations import Attempt, Operation, Status
+from .listing import standing
+from .operations import Attempt, Operation
+from .plans import step_of
 from .positions import NOWHERE, Position
 from .view import OperationView, age_s
 
@@ -39,16 +42,6 @@ def fact_dict(position: Position, fact: EffectFact) -> dict[str, Any]:
     return {"position": str(position), **{f.name: plain(getattr(fact, f.name)) for f in fields(fact)}}
 
 
-def shown_status(view: OperationView) -> str:
-    """Where the operation stands, the projection's knowledge of its key and its owner included."""
-    operation = view.operation
-    if view.seen.unsafe:
-        return Status.UNSAFE.value
-    if operation.status is Status.OWNED and view.seen.owner_ended:
-        return Status.IN_DOUBT.value
-    return operation.status.value
-
-
 def summary_dict(view: OperationView) -> dict[str, Any]:
     """What a list says of an operation."""
     operation = view.operation
@@ -57,7 +50,7 @@ def summary_dict(view: OperationView) -> dict[str, Any]:
         "op_id": operation.op_id,
         "tool": operation.tool,
         "effect_class": operation.effect_class.value,
-        "status": shown_status(view),
+        "status": standing(view).value,
         "round": operation.round,
         "version": operation.version,
         "agent_id": owner.agent_id if owner else "",
@@ -96,10 +89,44 @@ def operation_dict(view: OperationView) -> dict[str, Any]:
             }
             for r in operation.resolutions
         ],
+        **_undo_dict(operation),
         "facts": [fact_dict(position, decode_effect(data)) for position, data in view.facts],
         "partition": str(view.partition),
         "applied_offset": view.header.applied_offset,
         "age_s": round(age_s(view.header), 3),
+    }  # fmt: skip
+
+
+def _undo_dict(operation: Operation) -> dict[str, Any]:
+    """How it can be undone, who relies on it, and what became of undoing it."""
+    settled = operation.settled
+    step, why = None, ""
+    if operation.stands and not operation.harmless:
+        try:
+            step = step_of(operation)
+        except ManifestError as error:
+            why = error.message
+    return {
+        "manifest": plain(operation.sealed_manifest),
+        "manifest_digest": settled.manifest_digest if settled and operation.sealed_manifest else "",
+        "verdict": step.manifest.verdict.value if step else "",
+        "not_undoable": why,
+        "adopted_by": [a.fact.by or f"{a.fact.agent_id}/{a.fact.branch_id}" for a in operation.adoptions],
+        "undoings": [
+            {
+                "position": str(u.position), "plan_digest": u.fact.plan_digest, "by": u.fact.by,
+                "effective": u.effective, "under_way": operation.undoing is u.fact,
+            }
+            for u in operation.undoings
+        ],
+        "compensations": [
+            {
+                "round": c.round, "by": c.by, "evidence": c.evidence, "plan_digest": c.plan_digest,
+                "compensation_op_id": c.other_op_id, "losses": list(c.losses),
+            }
+            for c in operation.compensations
+        ],
+        "losses": list(operation.losses),
     }  # fmt: skip
 
 
@@ -140,6 +167,13 @@ def show_operation(out: Output, values: dict[str, Any]) -> None:
             ("result", shortened(values["result"], 2000)),
             ("result form", values["result_form"] if values["status"] == "committed" else None),
             ("reference", values["result_reference"] or None),
+            ("undo", values["verdict"] or values["not_undoable"] or None),
+            (
+                "undone by",
+                values["manifest"] and f"{values['manifest']['action']['name']} ({values['manifest_digest']})",
+            ),
+            ("relied on by", ", ".join(values["adopted_by"]) or None),
+            ("losses", ", ".join(values["losses"]) or None),
             ("partition", f"{values['partition']}, applied to {values['applied_offset']}"),
         )
     )
@@ -156,6 +190,7 @@ def show_operation(out: Output, values: dict[str, Any]) -> None:
         empty="None.",
     )  # fmt: skip
     _show_troubles(out, values)
+    _show_undoings(out, values)
     out.heading("Facts")
     rows = [(f["position"], f["kind"], when(f["time_ms"]), f["attempt_id"] or None, detail(f)) for f in values["facts"]]
     out.table(("POSITION", "FACT", "TIME", "ATTEMPT", "DETAIL"), rows, empty="None.")
@@ -172,6 +207,28 @@ def _show_troubles(out: Output, values: dict[str, Any]) -> None:
         out.table(("POSITION", "OUTCOME", "COUNTS", "BY", "EVIDENCE"), rows, empty="")
 
 
+def _show_undoings(out: Output, values: dict[str, Any]) -> None:
+    if values["undoings"]:
+        out.heading("Undoings")
+        rows: list[tuple[Cell, ...]] = [
+            (u["position"], u["plan_digest"][:16], u["by"], u["effective"], u["under_way"]) for u in values["undoings"]
+        ]
+        out.table(("POSITION", "PLAN", "BY", "COUNTS", "UNDER WAY"), rows, empty="")
+    if values["compensations"]:
+        out.heading("Compensations")
+        rows = [
+            (
+                c["round"],
+                c["compensation_op_id"] or None,
+                c["by"] or None,
+                c["evidence"] or None,
+                ", ".join(c["losses"]) or None,
+            )
+            for c in values["compensations"]
+        ]
+        out.table(("ROUND", "COMPENSATION", "BY", "EVIDENCE", "LOST"), rows, empty="")
+
+
 def detail(fact: dict[str, Any]) -> str:
     """What is worth saying of a fact in one line."""
     said = (
@@ -180,6 +237,11 @@ def detail(fact: dict[str, Any]) -> str:
         ("error", shortened(fact["error"] or None)),
         ("reason", shortened(fact["reason"] or None)),
         ("outcome", fact["outcome"] if fact["kind"] == "RESOLVED" else None),
+        ("for", f"{fact['agent_id']}/{fact['branch_id']}" if fact["kind"] == "ADOPTED" and fact["agent_id"] else None),
+        ("saw version", fact["version"] or None),
+        ("compensation", fact["other_op_id"] or None),
+        ("plan", fact["plan_digest"][:16] or None),
+        ("losses", ", ".join(fact["losses"]) or None),
         ("by", fact["by"] or None),
         ("evidence", shortened(fact["evidence"] or None)),
     )

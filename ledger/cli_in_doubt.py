@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -94,6 +94,12 @@ def _ways_on(operation: Operation, state: str) -> list[str]:
         return []
     if operation.status is Status.FREE:
         return [f"{resolve} --absent"]
+    if operation.status is Status.COMPENSATING:
+        return [
+            "fencepost compensate run PLAN.json --by … --compensators …",
+            f"{resolve} --committed",
+            f"{resolve} --compensated",
+        ]
     return [f"fencepost in-doubt probe {op_id} --module …", f"{resolve} --committed", f"{resolve} --absent"]
 
 
@@ -165,19 +171,26 @@ class _Asked:
         self._target = target
         self._probe = probe
 
-    def __call__(self, operation: Operation) -> ProbeAnswer:
-        from .resolutions import ProbeAnswer  # noqa: PLC0415 - takes its time
-
+    def __call__(self, operation: Operation) -> Any:
+        """The probe's answer, or what gives it when awaited."""
         try:
             answer: object = self._probe(operation)
         except Exception as error:
             raise self._problem(f"failed: {type(error).__name__}: {error}") from error
+        return self._awaited(answer) if isinstance(answer, Awaitable) else self._checked(answer)
+
+    async def _awaited(self, answer: Awaitable[Any]) -> ProbeAnswer:
+        try:
+            found = await answer
+        except Exception as error:
+            raise self._problem(f"failed: {type(error).__name__}: {error}") from error
+        return self._checked(found)
+
+    def _checked(self, answer: object) -> ProbeAnswer:
+        from .resolutions import ProbeAnswer  # noqa: PLC0415 - takes its time
+
         if isinstance(answer, ProbeAnswer):
             return answer
-        if hasattr(answer, "__await__"):
-            if isinstance(answer, Coroutine):
-                answer.close()
-            raise self._problem("is asynchronous; it must give its answer when it is called")
         raise self._problem(f"gave {type(answer).__name__}, not a ProbeAnswer")
 
     def _problem(self, why: str) -> FencepostError:
@@ -220,13 +233,27 @@ def _bad_module(why: str) -> InvalidArgumentError:
         "    --version 0.42 --evidence 'seen in the dashboard' --by alice",
         "fencepost in-doubt resolve mail.send:9 --absent --accept-risk --version 0.44 --evidence 'no such mail' --by bob",
     ),
-    exits={0: "settled", 2: "this outcome does not apply", 3: "ABSENT cannot be known yet", 6: "it changed meanwhile"},
+    exits={
+        0: "settled",
+        2: "this outcome does not apply",
+        3: "ABSENT cannot be known yet, or how it is undone cannot be sealed",
+        6: "it changed meanwhile",
+    },
 )
 @click.argument("op_id", metavar="OP")
 @click.option("--committed", is_flag=True, help="The effect happened.")
 @click.option("--absent", is_flag=True, help="It did not, and will not.")
 @click.option("--compensated", is_flag=True, help="It was undone outside.")
 @click.option("--result", metavar="JSON", help="The result to record, with --committed.")
+@click.option(
+    "--post-state-hash",
+    default="",
+    metavar="HASH",
+    help="With --committed: of what it left behind, so that it can be undone.",
+)
+@click.option(
+    "--payload", metavar="JSON", help="With --post-state-hash: for the compensator, in place of the one from before."
+)
 @click.option("--accept-risk", is_flag=True, help="With --absent: you take the risk that it still happens.")
 @click.option("--version", required=True, help="The version that you looked at; see `in-doubt show`.")
 @click.option("--evidence", required=True, help="How you know.")
@@ -240,6 +267,8 @@ def resolve(
     absent: bool,
     compensated: bool,
     result: str | None,
+    post_state_hash: str,
+    payload: str | None,
     accept_risk: bool,
     version: str,
     evidence: str,
@@ -248,11 +277,16 @@ def resolve(
     """Settle an operation by an operator's word, bound to the version that was seen."""
     said = {"committed": committed, "absent": absent, "compensated": compensated}
     outcome = _one_outcome([name for name, given in said.items() if given], result=result, accept_risk=accept_risk)
+    if (post_state_hash and not committed) or (payload is not None and not post_state_hash):
+        raise click.UsageError(
+            "--post-state-hash goes with --committed, and --payload with both.", click.get_current_context()
+        )
     decoded = _decoded(result)
     with app.ledger() as ledger:
         operation = ledger.resolve(
-            op_id, outcome=outcome, version=version, by=by, evidence=evidence, result=decoded, accept_risk=accept_risk
-        )
+            op_id, outcome=outcome, version=version, by=by, evidence=evidence, result=decoded, accept_risk=accept_risk,
+            post_state_hash=post_state_hash, payload=_decoded(payload, "--payload"),
+        )  # fmt: skip
     values = {
         "op_id": op_id,
         "outcome": outcome.upper(),
@@ -261,8 +295,10 @@ def resolve(
         "round": operation.round,
         "by": by,
     }
-    payload = {"schema": "fencepost.resolution.v1", **values}
-    app.out.data(payload, lambda: app.out.fields(_shown(values, "")))
+    if post_state_hash:
+        values["sealed"] = operation.sealed_manifest is not None
+    answered = {"schema": "fencepost.resolution.v1", **values}
+    app.out.data(answered, lambda: app.out.fields(_shown(values, "")))
 
 
 def _one_outcome(outcomes: list[str], *, result: str | None, accept_risk: bool) -> str:
@@ -277,11 +313,11 @@ def _one_outcome(outcomes: list[str], *, result: str | None, accept_risk: bool) 
     return outcomes[0]
 
 
-def _decoded(result: str | None) -> Any:
+def _decoded(result: str | None, option: str = "--result") -> Any:
     def refused(name: str) -> Any:
         raise ValueError(f"{name} is no JSON value")
 
     try:
         return None if result is None else json.loads(result, parse_constant=refused)
     except ValueError as error:
-        raise click.BadParameter(f"not JSON ({error})", click.get_current_context(), param_hint="--result") from error
+        raise click.BadParameter(f"not JSON ({error})", click.get_current_context(), param_hint=option) from error

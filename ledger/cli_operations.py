@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from .positions import Partition
 
 _LOOK_S = 0.2
-_STATUSES = ("free", "owned", "committed", "in-doubt", "unsafe")
+_STATUSES = ("free", "owned", "committed", "in-doubt", "compensating", "unsafe")
 
 
 @click.group(cls=Group)
@@ -28,22 +29,46 @@ def ops() -> None:
 
 @ops.command(
     "list",
-    examples=("fencepost ops list --agent nightly", "fencepost ops list --status in-doubt --json"),
+    examples=(
+        "fencepost ops list --agent nightly",
+        "fencepost ops list --status in-doubt --tool mail.send",
+        "fencepost ops list --stream --json | jq -r .op_id",
+    ),
     exits={0: "done", 5: "no such agent", 7: "the projection is too stale to say"},
 )
 @click.option("--agent", metavar="AGENT", help="Only what this agent has attempted.")
 @click.option("--status", type=click.Choice(_STATUSES), help="Only what stands like this.")
+@click.option("--tool", metavar="TOOL", default="", help="Only operations of this tool.")
+@click.option("--after", metavar="OP", default="", help="Only operations whose names come behind this one.")
+@click.option("--limit", type=click.IntRange(min=1), default=500, show_default=True, help="At most so many.")
+@click.option(
+    "--stream", is_flag=True, help="All of them, a line each (with --json one object a line), as they are read."
+)
 @click.pass_obj
-def list_(app: App, agent: str | None, status: str | None) -> None:
-    """List operations: tool, class, status, and whose they are."""
+def list_(app: App, *, agent: str | None, status: str | None, tool: str, after: str, limit: int, stream: bool) -> None:
+    """List operations by name: tool, class, status, and whose they are."""
     from .cli_facts import summary_dict  # noqa: PLC0415 - takes its time
 
+    wanted: dict[str, str] = {"tool": tool, "status": (status or "").replace("-", " "), "after": after}
     with app.ledger() as ledger:
         if agent is not None:
             ledger.agent(agent)
-        found = [summary_dict(view) for view in ledger.operations(agent)]
-    wanted = status and status.replace("-", " ")
-    found = [op for op in found if wanted in (None, op["status"])]
+        if stream:
+            for view in ledger.each_operation(agent, **wanted):
+                _print_line(app.out, summary_dict(view))
+            return
+        found = [summary_dict(view) for view in ledger.operations(agent, limit=limit + 1, **wanted)]
+    more = found[limit - 1]["op_id"] if len(found) > limit else None
+    _show_list(app.out, found[:limit], more)
+
+
+def _print_line(out: Output, values: dict[str, Any]) -> None:
+    told = (values["op_id"], values["tool"] or "-", values["status"], values["agent_id"] or "-")
+    out.line({"schema": "fencepost.operation_summary.v1", **values}, lambda: "  ".join(clean(part) for part in told))
+
+
+def _show_list(out: Output, found: list[dict[str, Any]], more: str | None) -> None:
+    """A page of operations; `more` is the last name on it if others follow."""
     columns = ("OPERATION", "TOOL", "CLASS", "STATUS", "ROUND", "ATTEMPTS", "AGENT", "BRANCH", "SETTLED AT")
     rows = [
         (
@@ -52,8 +77,10 @@ def list_(app: App, agent: str | None, status: str | None) -> None:
         )
         for op in found
     ]  # fmt: skip
-    payload = {"schema": "fencepost.operations.v1", "operations": found}
-    app.out.data(payload, lambda: app.out.table(columns, rows, empty="No operations."))
+    payload = {"schema": "fencepost.operations.v1", "operations": found, "next_after": more}
+    out.data(payload, lambda: out.table(columns, rows, empty="No operations."))
+    if more is not None:
+        out.note(f"There are more: --after {shlex.quote(more)}")
 
 
 @ops.command(

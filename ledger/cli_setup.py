@@ -47,7 +47,8 @@ def init(app: App, partitions: int | None, development: bool) -> None:
         app.out.note("A ledger in one file has one partition a topic and one copy; the options change nothing.")
 
     async def work(store: Store) -> tuple[str, Sequence[Check]]:
-        ledger_id = await initialise(store, partitions=partitions, development=development)
+        with _silent("fencepost.store"):  # what is weak is told below, once
+            ledger_id = await initialise(store, partitions=partitions, development=development)
         return ledger_id, [c for c in await store.check() if not c.ok and c.severity == "warn"]
 
     ledger_id, warnings = app.on_store(work)
@@ -228,11 +229,13 @@ async def partition_status(engine: Engine, partition: Partition, problems: list[
 
 
 async def _counts(engine: Engine, problems: list[str]) -> dict[str, Any] | None:
+    from . import pruning  # noqa: PLC0415 - takes its time
     from .resolutions import open_operations  # noqa: PLC0415 - takes its time
 
     try:
         agents = await engine.view.agents()
         states = [item.state for item in await open_operations(engine)]
+        obligations = await pruning.obligations(engine)
     except StaleProjectionError as error:
         problems.append(error.message)
         return None
@@ -241,6 +244,7 @@ async def _counts(engine: Engine, problems: list[str]) -> dict[str, Any] | None:
         "open_operations": len(states),
         "in_flight": states.count("in flight"),
         "need_attention": sum(state != "in flight" for state in states),
+        "obligations": len(obligations),
     }
 
 
@@ -254,6 +258,7 @@ def _show_status(app: App, payload: dict[str, Any]) -> None:
             ("open operations", counts.get("open_operations")),
             ("in flight", counts.get("in_flight")),
             ("need attention", counts.get("need_attention")),
+            ("obligations", counts.get("obligations")),
         )
     )
     app.out.text("")

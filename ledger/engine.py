@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from .errors import (
 )
 from .facts import AgentFact, EffectFact, EffectKind, encode_agent, encode_effect
 from .history import History, Record
+from .operations import Operation
 from .ports import Store, Terms
 from .positions import Partition, Position, Topic
 from .view import View
@@ -60,9 +61,10 @@ class Limits:
         apply_s: for the projection to apply what was published.
         publish_s: for an outcome to be acknowledged, over all tries.
         max_result_bytes: larger results go by digest and reference.
+        max_manifest_bytes: of how an effect is undone; stands in its intent and, sealed, in its commit.
         max_history_bytes: a key's history may not grow beyond it by an intent, so that the
             largest outcome always fits into a record.
-        max_attempts: of one operation.
+        max_attempts: of one operation, of those that owned it; what lost a race is kept as numbers.
     """
 
     deadline_s: float = 30.0
@@ -73,14 +75,17 @@ class Limits:
     max_arguments_bytes: int = 64_000
     max_history_bytes: int = 500_000
     max_attempts: int = 64
+    max_manifest_bytes: int = 32_000
 
     def __post_init__(self) -> None:
-        largest = self.max_history_bytes + self.max_arguments_bytes + self.max_result_bytes
+        largest = (
+            self.max_history_bytes + self.max_arguments_bytes + self.max_result_bytes + 2 * self.max_manifest_bytes
+        )
         if largest > ROOM_BYTES:
             raise InvalidArgumentError(
-                f"limits: history, arguments and result may take {largest} bytes together; a record has room "
-                f"for {ROOM_BYTES}.",
-                next_step="Lower max_history_bytes, max_arguments_bytes, or max_result_bytes.",
+                f"limits: history, arguments, result and two manifests may take {largest} bytes together; a record "
+                f"has room for {ROOM_BYTES}.",
+                next_step="Lower max_history_bytes, max_arguments_bytes, max_result_bytes, or max_manifest_bytes.",
                 field="limits",
             )
 
@@ -97,12 +102,23 @@ class Clock:
         return int(time.time() * 1000)
 
 
+StateReader = Callable[[Iterable[Operation]], Awaitable[Mapping[str, str]]]
+"""Operations → (op_id → the hash of the state now), in a bounded time; without those that it cannot tell."""
+
+
+async def nothing_read(operations: Iterable[Operation]) -> Mapping[str, str]:
+    """No hash at all: nobody has registered how to read one."""
+    del operations
+    return {}
+
+
 @dataclass(slots=True)
 class Engine:
     """Runs the protocol against one store.
 
     Args:
         new_id: makes ids for sessions, attempts, and rollbacks.
+        states: reads the hashes of what operations have changed, as far as somebody has registered how.
     """
 
     store: Store
@@ -111,6 +127,7 @@ class Engine:
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
     ledger_id: str = ""
     terms: Terms = field(default_factory=Terms)
+    states: StateReader = nothing_read
     view: View = field(init=False)
     _beating: set[str] = field(default_factory=set)
     _beater: asyncio.Task[None] | None = None

@@ -12,6 +12,7 @@
     │   ├── CompactionRefusedError    a summary lost or damaged the token that it had to keep
     │   ├── SummaryReconciliationError  a restored context depends on facts that nothing can recover
     │   ├── ManifestError             an effect has no complete way back; nothing was sealed
+    │   │   └── LossNotAcceptedError  a plan cannot take everything back, and nobody has accepted that
     │   ├── CompensationBlockedError  an undo would overwrite, or take away, what somebody relies on
     │   └── SpeculativeRollbackViolation  a pruned branch left an effect that cannot be taken back
     ├── UndecidedError                needs time or a human; never a permit to run
@@ -148,6 +149,12 @@ class SummaryReconciliationError(RefusedError):
 
 class ManifestError(RefusedError):
     """An effect cannot be undone as declared; nothing was sealed. Fields: `field`."""
+
+
+class LossNotAcceptedError(ManifestError):
+    """A person must first accept by name what an undo cannot take back. Fields: `losses`, those that are missing."""
+
+    exit_code = 4
 
 
 class CompensationBlockedError(RefusedError):

@@ -20,20 +20,24 @@ from types import TracebackType
 from typing import Any, Self, TextIO, TypeVar
 
 from . import transfer, verification
+from .branch_faces import AsyncBranchCalls, BranchCalls
+from .compensation_faces import AsyncCompensationCalls, CompensationCalls
+from .context_faces import AsyncContextCalls, ContextCalls
 from .contexts import Checkpoint
 from .engine import Engine, Limits, Loop
+from .operation_faces import AsyncOperationCalls, OperationCalls
 from .operations import Operation
 from .ports import Store
 from .replay import ReplayedOperation
 from .resolutions import OpenOperation, ProbeAnswer
 from .running import wait
-from .service import AgentWatermark, Probe, Service, as_policy
+from .service import AgentWatermark, Probe, Service, as_policy, as_word
 from .session_faces import AgentSession, AsyncAgentSession, Opening
 from .setup import initialise
 from .stores import open_store
 from .urls import parse
 from .verdicts import Policy, Verdict
-from .view import AgentView, OperationView
+from .view import AgentView
 from .watermarks import Watermark
 
 _log = logging.getLogger("fencepost.ledger")
@@ -89,7 +93,7 @@ def _has_file(url: str) -> bool:
     return Path(parse(url).path).exists()
 
 
-class Ledger(_Base):
+class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls):
     """A ledger, synchronously. Safe to use from several threads."""
 
     @classmethod
@@ -178,14 +182,6 @@ class Ledger(_Base):
         """The same for every session of an agent."""
         return self._call(self._service.watermarks(agent))
 
-    def operation(self, op_id: str) -> OperationView:
-        """One operation with every fact, attempt, and position. Raises NotFoundError."""
-        return self._call(self._service.operation(op_id))
-
-    def operations(self, agent: str | None = None) -> list[OperationView]:
-        """Operations of one agent, or all."""
-        return self._call(self._service.operations(agent))
-
     def replay_forward(
         self, agent: str, *, since: str | Watermark, branch: str | None = None
     ) -> list[ReplayedOperation]:
@@ -202,6 +198,8 @@ class Ledger(_Base):
         policy: Policy | str = Policy.STRICT,
         branch: str = "",
         restored: str = "",
+        by: str = "",
+        evidence: str = "",
     ) -> Verdict:
         """Decide whether a branch may go back to a checkpoint; fences it for the decision.
 
@@ -210,15 +208,17 @@ class Ledger(_Base):
             branch: the checkpoint's own when empty.
             restored: text of the state to be restored, holding its token; it must be the
                 checkpoint's own, or state and watermark did not move together.
+            by, evidence: who asks for it, and why, where a person does; recorded with the decision.
 
         Returns:
             A verdict; `raise_for_refusal()` turns a refusal into UnsafeRollbackError.
         """
         return self._call(
             self._service.authorize_rollback(
-                agent, checkpoint=checkpoint, policy=as_policy(policy), branch_id=branch, restored=restored
+                agent, checkpoint=checkpoint, policy=as_policy(policy), branch_id=branch, restored=restored,
+                word=as_word(by, evidence),
             )
-        )
+        )  # fmt: skip
 
     def preview_rollback(
         self,
@@ -286,15 +286,21 @@ class Ledger(_Base):
         evidence: str,
         result: Any = None,
         accept_risk: bool = False,
+        post_state_hash: str = "",
+        payload: Any = None,
     ) -> Operation:
         """Settle an operation ("committed", "absent", "compensated"), bound to the version seen.
+
+        Args:
+            post_state_hash: of what a committed effect left behind; seals how it is undone.
+            payload: for the compensator, in place of the one from before the effect.
 
         Raises VersionMovedError if it changed, RefusedError if "absent" cannot be known yet.
         """
         return self._call(
             self._service.resolve(
                 op_id, outcome=outcome, version=version, by=by, evidence=evidence, result=result,
-                risk_accepted=accept_risk,
+                risk_accepted=accept_risk, post_state_hash=post_state_hash, payload=payload,
             )
         )  # fmt: skip
 
@@ -303,7 +309,7 @@ class Ledger(_Base):
         return self._call(self._service.probe(op_id, by=by))
 
 
-class AsyncLedger(_Base):
+class AsyncLedger(_Base, AsyncBranchCalls, AsyncCompensationCalls, AsyncContextCalls, AsyncOperationCalls):
     """A ledger, for asyncio: the calls of `Ledger`, awaited."""
 
     @classmethod
@@ -315,6 +321,7 @@ class AsyncLedger(_Base):
         return await asyncio.wrap_future(self.submit(work))
 
     async def __aenter__(self) -> Self:
+        self._service.compensation.compensators.loop = asyncio.get_running_loop()
         try:
             await self._call(self._start())
         except BaseException:
@@ -371,14 +378,6 @@ class AsyncLedger(_Base):
         """See `Ledger.watermarks`."""
         return await self._call(self._service.watermarks(agent))
 
-    async def operation(self, op_id: str) -> OperationView:
-        """See `Ledger.operation`."""
-        return await self._call(self._service.operation(op_id))
-
-    async def operations(self, agent: str | None = None) -> list[OperationView]:
-        """See `Ledger.operations`."""
-        return await self._call(self._service.operations(agent))
-
     async def replay_forward(
         self, agent: str, *, since: str | Watermark, branch: str | None = None
     ) -> list[ReplayedOperation]:
@@ -393,13 +392,16 @@ class AsyncLedger(_Base):
         policy: Policy | str = Policy.STRICT,
         branch: str = "",
         restored: str = "",
+        by: str = "",
+        evidence: str = "",
     ) -> Verdict:
         """See `Ledger.authorize_rollback`."""
         return await self._call(
             self._service.authorize_rollback(
-                agent, checkpoint=checkpoint, policy=as_policy(policy), branch_id=branch, restored=restored
+                agent, checkpoint=checkpoint, policy=as_policy(policy), branch_id=branch, restored=restored,
+                word=as_word(by, evidence),
             )
-        )
+        )  # fmt: skip
 
     async def preview_rollback(
         self,
@@ -435,12 +437,14 @@ class AsyncLedger(_Base):
         evidence: str,
         result: Any = None,
         accept_risk: bool = False,
+        post_state_hash: str = "",
+        payload: Any = None,
     ) -> Operation:
         """See `Ledger.resolve`."""
         return await self._call(
             self._service.resolve(
                 op_id, outcome=outcome, version=version, by=by, evidence=evidence, result=result,
-                risk_accepted=accept_risk,
+                risk_accepted=accept_risk, post_state_hash=post_state_hash, payload=payload,
             )
         )  # fmt: skip
 

@@ -9,7 +9,8 @@ reads comes here. The table of DESIGN section 5, first that holds:
     1. every unknown effect is one of which a repeat does no harm, or there is none: PROCEED
     2. an unknown effect is in doubt, still owned, or unsafe: refuse
     3. the watermark is unreadable, or none is registered: refuse
-    4. policy GATED: PROCEED_GATED; but a call outside the ledger cannot be absorbed: refuse
+    4. policy GATED: PROCEED_GATED; but a call outside the ledger cannot be absorbed, and effects
+       that one decision cannot name cannot be held: refuse
     5. policy STRICT, and every one has a sealed, admissible manifest: COMPENSATE_FIRST, with the plan
     6. policy STRICT: refuse, naming each and the ways on
 """
@@ -26,8 +27,13 @@ from .manifests import ManifestVerdict
 from .operations import Operation, Status, skips_confirmation
 from .plans import Plan, Step, ordered, step_of
 from .positions import NOWHERE, Position
+from .reliance import left_behind
 from .verdicts import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
 from .watermarks import Point, Watermark
+
+MOST_CROSSED = 4_000
+MOST_CROSSED_BYTES = 500_000
+"""What a decision can name of the effects that it crosses: it is one record in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ def decide(evidence: Evidence, policy: Policy) -> Verdict:  # noqa: PLR0911 (one
         return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=forbidden)
     unknown = unknown_effects(evidence)
     crossed = [_blocker(evidence.agent, s) for s in unknown if _blocks(evidence, s)]
-    outside = [_call_reason(c) for c in evidence.calls if _call_counts(evidence, c)]
+    outside = [_call_reason(c) for c in unknown_calls(evidence) if not is_harmless(c)]
     if not crossed and not outside:
         return _verdict(evidence, policy, VerdictKind.PROCEED)
     unreadable = [_unreadable(evidence)] if evidence.mark is None else []
@@ -91,19 +97,44 @@ def decide(evidence: Evidence, policy: Policy) -> Verdict:  # noqa: PLR0911 (one
     if unreadable:
         named = [_effect_reason(evidence, seen, unknown) for seen in in_the_way]
         return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=[*unreadable, *named, *outside])
-    if policy is Policy.GATED and not outside:
-        return _verdict(evidence, policy, VerdictKind.PROCEED_GATED, crossed=crossed)
     if policy is Policy.GATED:  # a call outside the ledger has no op id by which a repeat could be absorbed
-        return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=outside)
-    steps, reasons = _undoable(evidence, in_the_way, unknown)
-    if not reasons and not outside:
-        try:
-            plan = _plan(evidence, in_the_way, steps)
-        except ManifestError as error:
-            reasons = [Reason(ReasonKind.EFFECT_NOT_KNOWN, error.message.rstrip("."), b) for b in crossed[:1]]
-        else:
-            return _verdict(evidence, policy, VerdictKind.COMPENSATE_FIRST, crossed=crossed, plan=plan)
+        if against := outside or _beyond_record(crossed):
+            return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=against)
+        return _verdict(evidence, policy, VerdictKind.PROCEED_GATED, crossed=crossed)
+    plan, reasons = _way_back(evidence, in_the_way, unknown, crossed)
+    if plan is not None and not outside:
+        return _verdict(evidence, policy, VerdictKind.COMPENSATE_FIRST, crossed=crossed, plan=plan)
     return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=[*reasons, *outside])
+
+
+def _way_back(
+    evidence: Evidence,
+    in_the_way: Sequence[SeenOperation],
+    unknown: Sequence[SeenOperation],
+    crossed: Sequence[Blocker],
+) -> tuple[Plan | None, list[Reason]]:
+    """The plan that undoes all that is in the way; without one, a reason for each effect that speaks against it."""
+    steps, reasons = _undoable(evidence, in_the_way, unknown)
+    if reasons:
+        return None, reasons
+    try:
+        plan = _plan(evidence, in_the_way, steps)
+    except ManifestError as error:
+        return None, [Reason(ReasonKind.EFFECT_NOT_KNOWN, error.message.rstrip("."), b) for b in crossed[:1]]
+    overwrites = _overwrites(evidence, plan, crossed)
+    return (None, overwrites) if overwrites else (plan, [])
+
+
+def _beyond_record(crossed: Sequence[Blocker]) -> list[Reason]:
+    """Why a decision cannot name every effect that it crosses. A list that left one out would let it run again."""
+    size = sum(len(blocker.op_id.encode()) + len(blocker.tool.encode()) for blocker in crossed)
+    if len(crossed) <= MOST_CROSSED and size <= MOST_CROSSED_BYTES:
+        return []
+    text = (
+        f"it would go back over {len(crossed)} effects ({size} bytes of names); one decision can name "
+        f"{MOST_CROSSED} effects with {MOST_CROSSED_BYTES} bytes of names"
+    )
+    return [Reason(ReasonKind.TOO_MANY_EFFECTS, text)]
 
 
 def _undoable(
@@ -127,17 +158,31 @@ def _undo_of(evidence: Evidence, seen: SeenOperation, plain: Reason) -> tuple[St
     """The step that undoes an effect, or why there is none."""
     operation = seen.operation
     try:
-        step = step_of(operation, leaving=_leaving(evidence))
+        step = step_of(operation, leaving=_leaving(evidence) | left_behind(evidence.agent, operation))
     except ManifestError as error:
         adopted = error.details.get("field") == "adopted_by"
         kind = ReasonKind.EFFECT_ADOPTED if adopted else plain.kind
         why = f"; {error.message.rstrip('.')}" if adopted or operation.sealed_manifest else ""
         return None, Reason(kind, f"{plain.text}{why}", plain.effect)
-    now = evidence.state_hashes.get(operation.op_id)
-    if now is not None and step.manifest.verify(now) is ManifestVerdict.BLOCKED_CONCURRENT_MUTATION:
-        why = f"the state that {operation.op_id} left behind was changed since: undoing it would overwrite that"
-        return None, Reason(ReasonKind.CONCURRENT_MUTATION, why, plain.effect)
+    done_by = operation.owner.intent if operation.owner else operation.settled
+    if done_by is not None and (done_by.agent_id, done_by.branch_id) not in _leaving(evidence):
+        why = f"{plain.text}; branch {done_by.branch_id} did it, and stays"
+        return None, Reason(ReasonKind.EFFECT_ADOPTED, why, plain.effect)
     return step, None
+
+
+def _overwrites(evidence: Evidence, plan: Plan, crossed: Sequence[Blocker]) -> list[Reason]:
+    """A reason for each effect of which somebody has changed the state since, where that could be read."""
+    found = plan.verify(evidence.state_hashes)
+    return [
+        Reason(
+            ReasonKind.CONCURRENT_MUTATION,
+            f"the state that {effect.op_id} left behind was changed since: undoing it would overwrite that",
+            effect,
+        )
+        for effect in crossed
+        if effect.op_id in evidence.state_hashes and found[effect.op_id] is ManifestVerdict.BLOCKED_CONCURRENT_MUTATION
+    ]
 
 
 def _leaving(evidence: Evidence) -> frozenset[tuple[str, str]]:
@@ -146,8 +191,8 @@ def _leaving(evidence: Evidence) -> frozenset[tuple[str, str]]:
     branch = agent.branches[evidence.branch_id]
     target = evidence.mark.point if evidence.mark else ROOT
     gone = descendants(agent, branch, abandons(agent, branch, target))
-    pruned = {name for name, other in agent.branches.items() if other.pruned}
-    return frozenset((agent.agent_id, name) for name in {*gone, *pruned})
+    closed = {name for name, other in agent.branches.items() if other.forbidden}
+    return frozenset((agent.agent_id, name) for name in {*gone, *closed})
 
 
 def _plan(evidence: Evidence, in_the_way: Sequence[SeenOperation], steps: Mapping[str, Step]) -> Plan:
@@ -159,6 +204,19 @@ def _plan(evidence: Evidence, in_the_way: Sequence[SeenOperation], steps: Mappin
         checkpoint_id=evidence.checkpoint_id,
         steps=ordered([seen.operation for seen in in_the_way], steps),
     )
+
+
+def checkpoint_reasons(evidence: Evidence) -> list[Reason]:
+    """What speaks against the checkpoint itself, whatever happened after it."""
+    unreadable = [_unreadable(evidence)] if evidence.mark is None else []
+    return [*unreadable, *_watermark_reasons(evidence), *_agent_reasons(evidence)]
+
+
+def effect_reasons(evidence: Evidence) -> list[Reason]:
+    """A reason for each effect, and each call outside the ledger, that the checkpoint does not know and must."""
+    unknown = unknown_effects(evidence)
+    found = [_open_reason(evidence, s) or _effect_reason(evidence, s, unknown) for s in unknown if _blocks(evidence, s)]
+    return [*found, *(_call_reason(c) for c in unknown_calls(evidence) if not is_harmless(c))]
 
 
 def unknown_effects(evidence: Evidence) -> list[SeenOperation]:
@@ -263,9 +321,13 @@ def _watermark_reasons(evidence: Evidence) -> Iterable[Reason]:
         yield Reason(ReasonKind.WATERMARK_MISMATCH, text)
     known = evidence.written.get(mark.epoch, 0)
     if mark.seq > known:
+        why = (
+            "a fact of that session is missing: it is still under way, or the ledger has lost it"
+            if known
+            else "the ledger has lost data, or is another one"
+        )
         text = (
-            f"the watermark stands at {mark.epoch}/{mark.seq}, the ledger knows that session only "
-            f"up to {known}: the ledger has lost data, or is another one"
+            f"the watermark stands at {mark.epoch}/{mark.seq}, the ledger knows that session only up to {known}: {why}"
         )
         yield Reason(ReasonKind.WATERMARK_AHEAD, text)
 
@@ -319,6 +381,7 @@ def _blocker(agent: Agent, seen: SeenOperation) -> Blocker:
         "unsafe" if seen.unsafe else op.status.value,
         fact.branch_id if fact else "",
         seen.owner_ended,
+        op.round,
     )
 
 
@@ -346,10 +409,15 @@ def _resource(seen: SeenOperation) -> str:
     return owner.intent.resource if owner else ""
 
 
-def _call_counts(evidence: Evidence, call: AgentFact) -> bool:
-    if skips_confirmation(call.effect_class, order_safe=call.order_safe):
-        return False
-    return not evidence.agent.knows(_path(evidence), call.epoch, call.seq)
+def unknown_calls(evidence: Evidence) -> list[AgentFact]:
+    """The reported calls outside the ledger that the checkpoint does not know."""
+    path = _path(evidence)
+    return [call for call in evidence.calls if not evidence.agent.knows(path, call.epoch, call.seq)]
+
+
+def is_harmless(call: AgentFact) -> bool:
+    """Whether making a reported call again does no harm."""
+    return skips_confirmation(call.effect_class, order_safe=call.order_safe)
 
 
 def _call_reason(call: AgentFact) -> Reason:
@@ -361,7 +429,7 @@ def _call_reason(call: AgentFact) -> Reason:
 _UNSETTLED = {
     ReasonKind.EFFECT_IN_DOUBT, ReasonKind.EFFECT_OWNED, ReasonKind.EFFECT_UNSAFE, ReasonKind.EFFECT_BEING_UNDONE,
 }  # fmt: skip
-_DONE = {ReasonKind.EFFECT_NOT_KNOWN, ReasonKind.EFFECT_ORDER_DEPENDENT}
+_DONE = {ReasonKind.EFFECT_NOT_KNOWN, ReasonKind.EFFECT_ORDER_DEPENDENT, ReasonKind.TOO_MANY_EFFECTS}
 
 
 def _ways_on(kind: VerdictKind, reasons: Sequence[Reason]) -> tuple[WayOn, ...]:

@@ -13,10 +13,12 @@ import dataclasses
 import datetime as dt
 import hashlib
 import math
+import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from enum import Enum
+from string import Formatter
 from typing import Any
 
 import rfc8785
@@ -163,3 +165,38 @@ def keyed_op_id(*, tool: str, key: str, occurrence: int = 1) -> str:
     """
     repeat = f"#{occurrence}" if occurrence != 1 or "#" in key else ""
     return f"{tool}:{key}{repeat}"
+
+
+def run_bound(names: Iterable[str]) -> list[str]:
+    """Those of the argument names that a framework usually makes anew with each run, thread, or call."""
+    return [name for name in names if name.replace("_", "").casefold() in _RUN_BOUND]
+
+
+_RUN_BOUND = frozenset(
+    {"threadid", "checkpointid", "checkpointns", "toolcallid", "tooluseid", "runid", "traceid", "spanid"}
+)
+
+
+def template_names(template: str) -> set[str]:
+    """The arguments that a template names. Raises InvalidArgumentError for what is no template."""
+    try:
+        places = [place for _, place, _, _ in Formatter().parse(template) if place]
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"template: {template!r} cannot be read ({error}).",
+            next_step="Write a brace that stands for itself twice.",
+            field="template",
+        ) from error
+    return {re.split(r"[.\[]", place)[0] for place in places}
+
+
+def filled(field: str, template: str, values: Mapping[str, Any]) -> str:
+    """A template with a tool's arguments filled in. Raises InvalidArgumentError naming `field`."""
+    try:
+        return template.format(**values)
+    except (KeyError, IndexError) as error:
+        raise InvalidArgumentError(
+            f"{field}: {template!r} names {error}, which is no argument of the tool.",
+            next_step=f"Use the tool's parameter names in {field}.",
+            field=field,
+        ) from error

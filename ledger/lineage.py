@@ -8,12 +8,15 @@ as the rest of a crashed session, a pruned branch, or an abandoned stretch, is n
 Rules, as `_Fold` applies them in log order:
     SESSION_OPENED      speaks for its branch from now on and ends the predecessor, if it names
                         the branch's present segment and nothing forbids the branch
-    FORKED              begins a branch at a checkpoint's point, if that point is not abandoned
+    FORKED              begins a branch at a checkpoint's point, if that point is not abandoned and its
+                        branch not pruned; a fork that was refused leaves the name free for a later one
     ROLLBACK_REQUESTED  holds what would be abandoned: no session or fork may name it
     ROLLBACK_DECIDED    the first decision counts: authorised, the branch begins a new segment
                         at the checkpoint's point; otherwise all stands as before
+    DIVERGENCE_DECLARED says what a held attempt is: the first counts that its session, while it speaks for
+                        its branch, or an operator made
     PRUNED              closes a branch for good and ends its session; branches that were forked from
-                        it before go on
+                        it before go on, and no other may resume from what it wrote
     SESSION_CLOSED      seals the session's last sequence number
 Anything of an unknown kind makes the agent unsafe: the guard refuses.
 """
@@ -69,7 +72,13 @@ class Prune:
 
 @dataclass(slots=True)
 class Branch:
-    """One branch. `segment` names its present stretch; `origin` where it was forked."""
+    """One branch. `segment` names its present stretch; `origin` where it was forked.
+
+    Attributes:
+        forked: the fact that forked it; None for a branch that its first session began.
+        refused: forks of this name that were refused and begin nothing any more.
+        begun: whether there is such a branch; False while all forks of the name were refused.
+    """
 
     branch_id: str
     segment: str
@@ -77,6 +86,9 @@ class Branch:
     origin: Point = ROOT
     parent_branch_id: str = ""
     fork_checkpoint: str = ""
+    forked: AgentFact | None = None
+    refused: tuple[AgentFact, ...] = ()
+    begun: bool = True
     sessions: list[Session] = field(default_factory=list)
     forbidden: str = ""
     pruned: Prune | None = None
@@ -120,7 +132,8 @@ class Agent:
     Attributes:
         sessions: by session_id, in log order, rejected ones included; `epochs` has them by epoch.
         abandoned: epoch → sequence number above which an authorised rollback left all behind.
-        declared: op_id → (declared as, the other op_id) for attempts held after gated rollbacks.
+        held: op_id → the fact that says that an attempt at it was held after a gated rollback.
+        declarations: op_id → the fact that says what a held attempt is: the first one that counts.
         unsafe: why nothing may be decided about this agent ("" if nothing stands against it).
     """
 
@@ -130,8 +143,19 @@ class Agent:
     rollbacks: dict[str, Rollback] = field(default_factory=dict)
     epochs: dict[Position, Session] = field(default_factory=dict)
     abandoned: dict[Position, int] = field(default_factory=dict)
-    declared: dict[str, tuple[str, str]] = field(default_factory=dict)
+    held: dict[str, AgentFact] = field(default_factory=dict)
+    declarations: dict[str, AgentFact] = field(default_factory=dict)
     unsafe: str = ""
+
+    @property
+    def declared(self) -> dict[str, tuple[str, str]]:
+        """op_id → (declared as, the other op_id) for attempts held after gated rollbacks."""
+        return {op_id: (fact.declared_as, fact.other_op_id) for op_id, fact in self.declarations.items()}
+
+    @property
+    def all_crossed(self) -> dict[str, Crossed]:
+        """Effects that gated rollbacks of any branch went back over."""
+        return {op_id: c for branch_id in self.branches for op_id, c in self.crossed(branch_id).items()}
 
     @property
     def pending(self) -> Rollback | None:
@@ -162,6 +186,11 @@ class Agent:
         """The branch whose session a point belongs to; "" for the root."""
         session = self.by_epoch(point.epoch)
         return session.branch_id if session else ""
+
+    def stands(self, branch_id: str, point: Point) -> bool:
+        """Whether what a branch did at a point still counts: neither was pruned or left behind."""
+        branch = self.branches.get(branch_id)
+        return branch is not None and not branch.forbidden and not self.is_abandoned(point)
 
     def is_abandoned(self, point: Point) -> bool:
         """Whether an authorised rollback has left this point, or one that it came from, behind."""
@@ -231,7 +260,9 @@ class _Fold:
             case AgentKind.ROLLBACK_DECIDED:
                 self._decided(position, fact)
             case AgentKind.DIVERGENCE_DECLARED:
-                self.agent.declared.setdefault(fact.op_id, (fact.declared_as, fact.other_op_id))
+                self._declared(fact)
+            case AgentKind.DIVERGENCE_HELD:
+                self.agent.held.setdefault(fact.op_id, fact)
             case _:
                 self.agent.unsafe = f"a fact of kind {fact.kind.value} that this version does not read"
 
@@ -270,6 +301,8 @@ class _Fold:
             return "the branch has moved to another segment since"
         if self.agent.is_abandoned(parent):
             return "the point that it resumes from is abandoned"
+        if self._pruned_beside(branch, parent):
+            return "the point that it resumes from is of a branch that was pruned"
         pending = self.agent.pending
         if pending and (fact.branch_id in pending.branches or self._held(parent)):
             return f"rollback {pending.rollback_id} of its branch is being decided"
@@ -279,6 +312,19 @@ class _Fold:
         pending = self.agent.pending
         held = pending is not None and _goes_beyond(self.agent.path(point), pending.abandons)
         return held or self.agent.is_abandoned(point)
+
+    def _pruned_beside(self, branch: Branch, point: Point) -> bool:
+        """Whether a point is of a pruned branch, and not one that this branch knew before."""
+        source = self.agent.branches.get(self.agent.branch_of(point))
+        if source is None or source.pruned is None:
+            return False
+        return point.seq > self.agent.path(self.agent.head_point(branch)).get(point.epoch, -1)
+
+    def _declared(self, fact: AgentFact) -> None:
+        """The first declaration counts; that of a session only while it speaks for its branch."""
+        session = self.agent.sessions.get(fact.session_id)
+        if not fact.session_id or (session is not None and session.live):
+            self.agent.declarations.setdefault(fact.op_id, fact)
 
     def _end(self, session: Session, position: Position, why: str) -> None:
         if session.live:
@@ -293,23 +339,34 @@ class _Fold:
 
     def _forked(self, position: Position, fact: AgentFact) -> None:
         agent = self.agent
-        if fact.branch_id in agent.branches:
+        taken = agent.branches.get(fact.branch_id)
+        if taken is not None and (taken.begun or fact in taken.refused):  # a repeat of a refused fork begins nothing
             return
         origin = _point(fact.watermark)
         branch = Branch(fact.branch_id, str(position), str(position), origin or ROOT, fact.parent_branch_id)
-        branch.fork_checkpoint = fact.checkpoint_id
+        branch.fork_checkpoint, branch.forked = fact.checkpoint_id, fact
+        branch.refused = taken.refused if taken else ()
+        branch.forbidden = self._fork_refusal(origin)
+        if branch.forbidden:
+            branch.begun, branch.refused = False, (*branch.refused, fact)
         agent.branches[fact.branch_id] = branch
-        if origin is None:
-            branch.forbidden = "the point that it was forked from is unreadable"
-        elif self._held(origin):
-            branch.forbidden = "it was forked from an abandoned stretch"
 
-        elif (parent := agent.branches.get(agent.branch_of(origin))) is not None and parent.pruned:
-            branch.forbidden = f"it was forked from branch {parent.branch_id}, which was pruned before"
+    def _fork_refusal(self, origin: Point | None) -> str:
+        agent = self.agent
+        if origin is None:
+            return "the point that it was forked from is unreadable"
+        if agent.is_abandoned(origin):
+            return "it was forked from an abandoned stretch"
+        if self._held(origin) and agent.pending is not None:
+            return f"it was forked from what would be abandoned, while rollback {agent.pending.rollback_id} is being decided"
+        parent = agent.branches.get(agent.branch_of(origin))
+        if parent is not None and parent.pruned:
+            return f"it was forked from branch {parent.branch_id}, which was pruned before"
+        return ""
 
     def _pruned(self, position: Position, fact: AgentFact) -> None:
         branch = self.agent.branches.get(fact.branch_id)
-        if branch is None or branch.pruned is not None:
+        if branch is None or not branch.begun or branch.pruned is not None:
             return
         branch.pruned = Prune(fact.rollback_id, position, fact)
         branch.forbidden = branch.forbidden or "it was pruned"
@@ -407,7 +464,7 @@ def descendants(agent: Agent, branch: Branch, left: Mapping[Position, int]) -> t
     """The branch itself and every branch whose path goes through what is left behind."""
     found = [branch.branch_id]
     for other in agent.branches.values():
-        if other.branch_id == branch.branch_id:
+        if other.branch_id == branch.branch_id or not other.begun:
             continue
         path = agent.path(agent.head_point(other))
         if _goes_beyond(path, left):

@@ -54,7 +54,7 @@ async def open_session(
     for _ in range(10):
         view = await engine.patiently(functools.partial(engine.view.agent, agent_id), deadline=deadline)
         pending = view.agent.pending
-        await _withdraw_if_stale(engine, view)
+        await withdraw_if_stale(engine, view)
         opened = await _try_open(engine, view, branch_id, resumed_from=resumed_from, deadline=deadline)
         if isinstance(opened, Session):
             return await _take_over(engine, agent_id, opened, deadline=deadline, scope=scope)
@@ -165,11 +165,11 @@ async def check_watermark(engine: Engine, view: AgentView, mark: Watermark) -> N
         )
 
 
-async def _withdraw_if_stale(engine: Engine, view: AgentView) -> None:
-    """Decide, as withdrawn, a rollback whose guard is gone; the first decision counts."""
+async def withdraw_if_stale(engine: Engine, view: AgentView) -> bool:
+    """Decide, as withdrawn, a rollback whose guard is gone; the first decision counts. Whether that was due."""
     pending = view.agent.pending
     if pending is None or view.header.now_ms - pending.fact.time_ms < STALE_ROLLBACK_S * 1000:
-        return
+        return False
     fact = AgentFact(
         kind=AgentKind.ROLLBACK_DECIDED,
         agent_id=view.agent.agent_id,
@@ -180,3 +180,4 @@ async def _withdraw_if_stale(engine: Engine, view: AgentView) -> None:
         time_ms=engine.clock.wall_ms(),
     )
     await engine.publish_agent(log_keys.rollback(view.agent.agent_id, pending.rollback_id), fact)
+    return True

@@ -76,6 +76,7 @@ def _change(operation: Operation, status: Status, position: Position) -> None:
 
 def _settle(operation: Operation, position: Position, fact: EffectFact) -> None:
     operation.settled, operation.settled_at = fact, position
+    operation.undoing = None
     _change(operation, Status.COMMITTED, position)
 
 

@@ -219,8 +219,10 @@ def idempotency_key(op_id: str, round_number: int, voids: int = 0) -> str:
 
 def compensation_op_id(op_id: str, round_number: int) -> str:
     """The operation that undoes an operation's round: the same for whoever undoes it, and whenever."""
-    name = f"undo:{op_id}:{round_number}"
-    return name if len(name) <= _LONGEST_NAME else f"undo:{hashlib.sha256(op_id.encode()).hexdigest()}:{round_number}"
+    name = f"{UNDO}{op_id}:{round_number}"
+    return name if len(name) <= _LONGEST_NAME else f"{UNDO}{hashlib.sha256(op_id.encode()).hexdigest()}:{round_number}"
 
 
 _LONGEST_NAME = 512
+UNDO = "undo:"
+"""How the id of an operation that undoes another one begins."""

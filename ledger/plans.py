@@ -15,7 +15,7 @@ from typing import Any
 
 import rfc8785
 
-from .errors import InvalidArgumentError, ManifestError
+from .errors import InvalidArgumentError, LossNotAcceptedError, ManifestError
 from .manifests import Manifest, ManifestVerdict, from_dict, read
 from .operations import Operation, Status
 from .positions import NOWHERE, Position
@@ -69,6 +69,11 @@ class Plan:
     cause_id: str = ""
     steps: tuple[Step, ...] = ()
 
+    @staticmethod
+    def load(values: Mapping[str, Any] | str | bytes) -> Plan:
+        """The plan that `to_dict`, or its JSON, gave. Raises InvalidArgumentError for anything changed since."""
+        return load(values)
+
     @property
     def losses(self) -> tuple[str, ...]:
         """What carrying it out cannot take back; each must be accepted by name."""
@@ -103,8 +108,22 @@ class Plan:
         return {**self._body(), "verdict": self.verdict.value, "losses": list(self.losses), "digest": self.digest}
 
     def verify(self, current_state_hashes: Mapping[str, str]) -> dict[str, ManifestVerdict]:
-        """op_id → what can be undone, given the states' hashes now (by op_id); without a hash it is blocked."""
-        return {step.op_id: step.manifest.verify(current_state_hashes.get(step.op_id, "")) for step in self.steps}
+        """op_id → what can be undone, given the states' hashes now (by op_id); without a hash it is blocked.
+
+        Effects on one resource were done one upon the other: of those only the one that is undone first
+        leaves the state as it is now, and each further one must have left what the next one found.
+        """
+        found: dict[str, ManifestVerdict] = {}
+        undone: dict[str, Step] = {}
+        for step in self.steps:
+            manifest = step.manifest
+            now = current_state_hashes.get(step.op_id, "")
+            before = undone.get(manifest.resource) if manifest.resource and now else None
+            if before is not None and found[before.op_id] is not ManifestVerdict.BLOCKED_CONCURRENT_MUTATION:
+                now = now if now == manifest.post_state_hash else before.manifest.pre_state_hash
+            found[step.op_id] = manifest.verify(now)
+            undone[manifest.resource] = step
+        return found
 
 
 def load(values: Mapping[str, Any] | str | bytes) -> Plan:
@@ -156,6 +175,14 @@ def step_of(operation: Operation, *, leaving: frozenset[tuple[str, str]] = froze
     Raises ManifestError: nothing was sealed, it was changed since, it does not cover all, or somebody
     who stays relies on the effect.
     """
+    if operation.status in {Status.OWNED, Status.IN_DOUBT}:
+        raise ManifestError(
+            f"operation {operation.op_id} ({operation.tool}) is {operation.status.value}: whether there is anything to undo "
+            "is not known yet.",
+            next_step="Settle it with a probe or `fencepost in-doubt resolve … --committed --post-state-hash …`.",
+            field="manifest",
+            op_id=operation.op_id,
+        )
     sealed = operation.sealed_manifest
     if operation.status is not Status.COMMITTED or sealed is None or operation.settled is None:
         raise ManifestError(
@@ -243,10 +270,10 @@ def _depends(dependent: Step, step: Step) -> bool:
 
 
 def require_accepted(plan: Plan, accepted: Sequence[str]) -> None:
-    """Raises ManifestError naming each loss of the plan that was not accepted by name."""
+    """Raises LossNotAcceptedError naming each loss of the plan that was not accepted by name."""
     missing = [loss for loss in plan.losses if loss not in set(accepted)]
     if missing:
-        raise ManifestError(
+        raise LossNotAcceptedError(
             f"the plan cannot take back {', '.join(missing)}: {ManifestVerdict.PARTIAL_ROLLBACK_REQUIRES_HUMAN.value}.",
             next_step="A person accepts each by name (`accept_losses=[…]`, `--accept-loss`), or it is left alone.",
             field="losses",

@@ -65,13 +65,19 @@ def replay_forward(
         operation = seen.operation
         if operation.status is Status.FREE and not seen.unsafe:
             continue
-        told = [*_settled_here(agent, seen), *absorbed.get((operation.op_id, operation.round), ())]
+        told = told_at(agent, seen, absorbed)
         known = any(agent.knows(path, place.epoch, place.seq) for place in told)
         places = told or _begun_here(agent, seen)
         if not places or (known and operation.status is Status.COMMITTED and not seen.unsafe):
             continue
         found.append(_replayed(agent, seen, min(places)))
     return sorted(found, key=lambda op: (op.epoch, op.seq, op.op_id))
+
+
+def told_at(agent: Agent, seen: SeenOperation, absorbed: Mapping[tuple[str, int], Iterable[Point]]) -> list[Point]:
+    """Where this agent learned what became of the operation's present round: it settled or absorbed it there."""
+    operation = seen.operation
+    return [*_settled_here(agent, seen), *absorbed.get((operation.op_id, operation.round), ())]
 
 
 def _settled_here(agent: Agent, seen: SeenOperation) -> list[Point]:

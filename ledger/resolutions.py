@@ -20,14 +20,18 @@ from typing import Any
 from .engine import Engine
 from .errors import (
     InvalidArgumentError,
+    ManifestError,
     NotFoundError,
     RefusedError,
     StaleProjectionError,
     VersionMovedError,
 )
 from .facts import EffectFact, EffectKind, Outcome, ResultForm
+from .identity import digest
+from .manifests import Manifest, read
 from .operations import VOIDED, Operation, Resolution, Status
 from .settling import encode_result
+from .undo import plain_payload
 from .view import OperationView, age_s
 
 CLOCK_SKEW_S = 60.0
@@ -40,7 +44,7 @@ class OpenOperation:
 
     Attributes:
         state: "in flight", "in doubt", "silent" (its owner has not been heard of; advisory),
-            "unsafe", or "anomaly".
+            "being undone" (perhaps left in the middle), "unsafe", or "anomaly".
         since_ms: the clock of the session that began the attempt, milliseconds since 1970.
     """
 
@@ -78,12 +82,16 @@ class ProbeAnswer:
         result: the effect's result, for COMMITTED.
         voided: for ABSENT: the idempotency key was voided at the provider, so that a call that
             is still under way can no longer take effect.
+        post_state_hash: for COMMITTED: of what the effect left behind, so that it can be undone.
+        payload: for the compensator, in place of the one from before the effect; None keeps that.
     """
 
     outcome: Outcome
     result: Any = None
     evidence: str = ""
     voided: bool = False
+    post_state_hash: str = ""
+    payload: Any = None
 
     def __post_init__(self) -> None:
         try:
@@ -129,6 +137,8 @@ async def _state(engine: Engine, view: OperationView) -> str:
         return "in doubt"
     if operation.status is Status.OWNED and operation.owner is not None:
         return "in flight" if await engine.lives(operation.owner.intent.session_id) else "silent"
+    if operation.status is Status.COMPENSATING:
+        return "being undone"
     return "anomaly" if operation.needs_attention else ""
 
 
@@ -143,6 +153,8 @@ async def resolve(
     result: Any = None,
     risk_accepted: bool = False,
     voided: bool = False,
+    post_state_hash: str = "",
+    payload: Any = None,
 ) -> Operation:
     """Settle an operation, bound to the exact version that was looked at.
 
@@ -150,6 +162,8 @@ async def resolve(
         outcome: COMMITTED, ABSENT, or COMPENSATED (a committed effect was undone outside).
         version: `Operation.version` as it was seen.
         risk_accepted: an operator takes the risk that an ABSENT effect still happens.
+        post_state_hash: of what a COMMITTED effect left behind; seals how it is undone.
+        payload: for the compensator, in place of the one from before the effect; None keeps that.
 
     Returns:
         The operation after the resolution.
@@ -158,6 +172,7 @@ async def resolve(
         NotFoundError, VersionMovedError: look again.
         RefusedError: ABSENT cannot be known yet.
         InvalidArgumentError: this outcome does not apply to the operation's status.
+        ManifestError: how it is undone cannot be sealed; nothing was recorded.
         StaleProjectionError: not confirmed in time; look again before anything else.
     """
     view = await engine.view.operation(op_id)
@@ -168,6 +183,7 @@ async def resolve(
     form, data = ResultForm.NONE, None
     if outcome is Outcome.COMMITTED and result is not None:
         form, data, _ = encode_result(result, engine.limits.max_result_bytes)
+    sealed = _sealed(operation, outcome, data, post_state_hash=post_state_hash, payload=payload)
     fact = EffectFact(
         kind=EffectKind.RESOLVED,
         op_id=op_id,
@@ -182,10 +198,46 @@ async def resolve(
         tool=operation.tool,
         result=data if form is ResultForm.JSON else None,
         result_form=form,
+        manifest=sealed.data if sealed else None,
+        manifest_digest=sealed.digest if sealed else "",
+        losses=_lost(operation) if outcome is Outcome.COMPENSATED else (),
         time_ms=engine.clock.wall_ms(),
     )
     offset = await engine.publish_effect(fact, view.facts)
     return await _confirmed(engine, view, fact, offset)
+
+
+def _sealed(
+    operation: Operation, outcome: Outcome, result: bytes | None, *, post_state_hash: str, payload: Any
+) -> Manifest | None:
+    """How the effect is undone, sealed from what its intent says. Raises InvalidArgumentError, ManifestError."""
+    if not post_state_hash:
+        if payload is not None:
+            raise _no_path("payload", "it seals nothing without post_state_hash")
+        return None
+    path = operation.owner.intent.manifest if operation.owner else None
+    if outcome is not Outcome.COMMITTED:
+        raise _no_path("post_state_hash", f"it says nothing of an effect that is {outcome.value.lower()}")
+    if path is None:
+        raise _no_path("post_state_hash", "the intent does not say how the effect is undone")
+    after = None if payload is None else plain_payload(payload)
+    return read(path).seal(
+        post_state_hash=post_state_hash, payload=after, result_digest=digest(result) if result is not None else ""
+    )
+
+
+def _no_path(field: str, why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{field}: {why}.", next_step="Leave it out; without it nobody undoes the effect by a plan.", field=field
+    )
+
+
+def _lost(operation: Operation) -> tuple[str, ...]:
+    """What nothing can take back, however the effect was undone outside."""
+    try:
+        return read(operation.sealed_manifest).irreversible if operation.sealed_manifest else ()
+    except ManifestError:
+        return ()
 
 
 async def _confirmed(engine: Engine, view: OperationView, fact: EffectFact, offset: int | None) -> Operation:
@@ -219,9 +271,9 @@ def _moved(op_id: str, seen: str, current: str) -> VersionMovedError:
 
 
 _ALLOWED = {
-    Outcome.COMMITTED: {Status.OWNED, Status.IN_DOUBT, Status.UNSAFE, Status.COMMITTED},
+    Outcome.COMMITTED: {Status.OWNED, Status.IN_DOUBT, Status.UNSAFE, Status.COMMITTED, Status.COMPENSATING},
     Outcome.ABSENT: {Status.OWNED, Status.IN_DOUBT, Status.UNSAFE, Status.FREE},
-    Outcome.COMPENSATED: {Status.COMMITTED},
+    Outcome.COMPENSATED: {Status.COMMITTED, Status.COMPENSATING},
 }
 
 
@@ -286,6 +338,10 @@ async def _asked(operation: Operation, ask: Callable[[Operation], ProbeAnswer]) 
     return answer
 
 
+def _has_path(operation: Operation) -> bool:
+    return operation.owner is not None and operation.owner.intent.manifest is not None
+
+
 async def probe(
     engine: Engine, item: OpenOperation, ask: Callable[[Operation], ProbeAnswer], *, by: str
 ) -> tuple[ProbeAnswer, Operation]:
@@ -308,6 +364,8 @@ async def probe(
             evidence=answer.evidence or "probe",
             result=answer.result,
             voided=answer.voided,
+            post_state_hash=answer.post_state_hash if _has_path(item.operation) else "",
+            payload=answer.payload if answer.post_state_hash and _has_path(item.operation) else None,
         )
     except RefusedError as refused:
         unknown = ProbeAnswer(Outcome.UNKNOWN, evidence=f"{answer.evidence} ({refused.message})".strip())

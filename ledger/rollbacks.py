@@ -24,14 +24,15 @@ from .errors import (
     WatermarkMangledError,
 )
 from .facts import AgentFact, AgentKind, Crossed
-from .guard import Evidence, SeenOperation, decide, unknown_effects
+from .guard import Evidence, SeenOperation, decide, is_harmless, unknown_calls, unknown_effects
 from .lineage import Rollback
 from .operations import Status
 from .ports import DocumentKey
-from .verdicts import Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
+from .verdicts import NOBODY, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn, Word
 from .view import AgentView, age_s
 from .watermarks import Watermark
 
+_REASONS = 50
 UNDER_WAY_S = 1.0
 """How long an effect that looks owned is looked at again: its outcome may be written and not applied yet."""
 
@@ -44,10 +45,12 @@ async def authorize(
     policy: Policy = Policy.STRICT,
     branch_id: str = "",
     restored: str = "",
+    word: Word = NOBODY,
 ) -> Verdict:
     """Decide whether a branch may go back to a checkpoint. A refusal is a value, not an error.
 
     Args:
+        word: who asks for it, and why; recorded with the request and the decision.
         branch_id: the branch that goes back; the checkpoint's own when empty.
         restored: text of the state that is to be restored, with its token; when given, the token
             must be the registered one.
@@ -62,15 +65,15 @@ async def authorize(
     while True:
         view = await engine.view.known_agent(agent_id)
         evidence = await gather(engine, view, checkpoint_id, branch_id=branch_id, restored=restored)
-        early = decide(evidence, policy)
+        early = await _judged(engine, evidence, policy)
         kinds = {reason.kind for reason in early.reasons}
         if kinds != {ReasonKind.EFFECT_OWNED} or engine.clock.monotonic() >= patience:
             break
         await asyncio.sleep(0.05)
     transient = {ReasonKind.WATERMARK_AHEAD}
     if early.kind is VerdictKind.REFUSE and not all(reason.kind in transient for reason in early.reasons):
-        return early
-    rollback = await _request(engine, view, evidence, policy, deadline=deadline)
+        return replace(early, by=word.by, evidence=word.evidence)
+    rollback = await _request(engine, view, evidence, policy, word=word, deadline=deadline)
     await engine.fence(
         agent_id,
         rollback.branches,
@@ -80,7 +83,13 @@ async def authorize(
     )
     view = await engine.view.agent(agent_id)
     evidence = await gather(engine, view, checkpoint_id, branch_id=evidence.branch_id, restored=restored)
-    verdict = replace(decide(evidence, policy), rollback_id=rollback.rollback_id, fenced=True)
+    verdict = replace(
+        await _judged(engine, evidence, policy),
+        rollback_id=rollback.rollback_id,
+        fenced=True,
+        by=word.by,
+        evidence=word.evidence,
+    )
     if verdict.plan is not None:
         verdict = replace(verdict, plan=replace(verdict.plan, cause_id=rollback.rollback_id))
     return await _record(engine, verdict, deadline=deadline)
@@ -99,15 +108,26 @@ async def preview(
 
     `outlook` says of each effect that the checkpoint does not know what a replay would do:
     op_id → "absorbed", "fires again", "held until settled", with "cannot be undone" or "can be
-    compensated" where that holds.
+    compensated" where that holds: a sealed manifest decides, not what its class allows.
     """
     view = await engine.view.known_agent(agent_id)
     evidence = await gather(engine, view, checkpoint_id, branch_id=branch_id, restored=restored)
-    verdict = decide(evidence, policy)
+    verdict = await _judged(engine, evidence, policy)
     outlook = {s.operation.op_id: _outlook(s) for s in unknown_effects(evidence)}
-    for call in evidence.calls:
-        outlook[f"call {call.seq} of {call.session_id} ({call.tool})"] = "fires again: no op id"
+    for call in unknown_calls(evidence):
+        again = "a repeat does no harm" if is_harmless(call) else "no op id; cannot be undone by the ledger"
+        outlook[f"call {call.seq} of {call.session_id} ({call.tool})"] = f"fires again: {again}"
     return replace(verdict, dry_run=True, age_s=age_s(view.header), outlook=outlook)
+
+
+async def _judged(engine: Engine, evidence: Evidence, policy: Policy) -> Verdict:
+    """The decision; what a plan would undo is looked at as well, where somebody can read its state."""
+    verdict = decide(evidence, policy)
+    if verdict.plan is None:
+        return verdict
+    wanted = {step.op_id for step in verdict.plan.steps}
+    hashes = await engine.states([s.operation for s in evidence.operations if s.operation.op_id in wanted])
+    return decide(replace(evidence, state_hashes=hashes), policy)
 
 
 def _outlook(seen: SeenOperation) -> str:
@@ -122,7 +142,7 @@ def _outlook(seen: SeenOperation) -> str:
         again = "held until settled"
     if operation.harmless:
         return again
-    undo = "can be compensated" if operation.effect_class.value == "COMPENSATABLE" else "cannot be undone"
+    undo = "can be compensated" if operation.sealed_manifest else "cannot be undone"
     return f"{again}; {undo}"
 
 
@@ -172,7 +192,9 @@ def _claimed(restored: str) -> tuple[Watermark | None, str]:
     return found, "" if found else "no watermark token"
 
 
-async def _request(engine: Engine, view: AgentView, evidence: Evidence, policy: Policy, *, deadline: float) -> Rollback:
+async def _request(
+    engine: Engine, view: AgentView, evidence: Evidence, policy: Policy, *, word: Word, deadline: float
+) -> Rollback:
     """Step 1. Raises RollbackPendingError, NotFoundError, StaleProjectionError."""
     agent_id, rollback_id = evidence.agent.agent_id, engine.new_id()
     branch = view.agent.branches[evidence.branch_id]
@@ -185,6 +207,8 @@ async def _request(engine: Engine, view: AgentView, evidence: Evidence, policy: 
         watermark=evidence.mark.token if evidence.mark else "",
         segment=branch.segment,
         policy=policy.value,
+        by=word.by,
+        evidence=word.evidence,
         time_ms=engine.clock.wall_ms(),
     )
     offset = await engine.publish_agent(log_keys.rollback(agent_id, rollback_id), fact)
@@ -215,6 +239,13 @@ async def _request(engine: Engine, view: AgentView, evidence: Evidence, policy: 
     return rollback
 
 
+def recorded_reasons(verdict: Verdict) -> tuple[str, ...]:
+    """The reasons as the decision's record has them: the first ones, and how many more there are."""
+    told = tuple(reason.text for reason in verdict.reasons[:_REASONS])
+    more = len(verdict.reasons) - len(told)
+    return (*told, f"and {more} more") if more else told
+
+
 async def _record(engine: Engine, verdict: Verdict, *, deadline: float) -> Verdict:
     """Step 4: the decision, confirmed as the first one."""
     fact = AgentFact(
@@ -225,9 +256,11 @@ async def _record(engine: Engine, verdict: Verdict, *, deadline: float) -> Verdi
         checkpoint_id=verdict.checkpoint_id,
         policy=verdict.policy.value,
         verdict=verdict.kind.value,
-        reasons=tuple(reason.text for reason in verdict.reasons[:50]),
-        crossed=tuple(Crossed(effect.op_id, effect.tool) for effect in verdict.crossed),
+        reasons=recorded_reasons(verdict),
+        crossed=tuple(Crossed(effect.op_id, effect.tool, effect.round) for effect in verdict.crossed),
         plan_digest=verdict.plan.digest if verdict.plan else "",
+        by=verdict.by,
+        evidence=verdict.evidence,
         time_ms=engine.clock.wall_ms(),
     )
     agent_id, rollback_id = verdict.agent_id, verdict.rollback_id

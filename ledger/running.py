@@ -9,18 +9,22 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from . import attempts, settling
+from . import attempts, sealing, settling
 from .attempts import Claim
 from .calls import Call, EffectNotExecuted, EffectOptions, Tool
 from .errors import InvalidArgumentError, StoreClosedError
 from .facts import EffectClass, ResultForm
+from .sealing import NOTHING_KNOWN, After
 from .sessions import SessionState
+from .undo import BoundUndo, UndoPath
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 P = ParamSpec("P")
+Declared = BoundUndo | UndoPath | None
 Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 
 current: ContextVar[Claim | None] = ContextVar("fencepost_current", default=None)
@@ -105,7 +109,8 @@ def _run_sync(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: dict[str
     finally:
         current.reset(token)
     if claim.owned:
-        settle(_committing(session, tool, claim, value))
+        after = _read_after(session, tool, claim, call.undo, value)
+        settle(_committing(session, tool, claim, value, after))
     return value
 
 
@@ -127,8 +132,31 @@ async def _run_async(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: d
     finally:
         current.reset(token)
     if claim.owned:
-        await settled(_committing(session, tool, claim, value))
+        after = await _read_after_async(session, tool, claim, call.undo, value)
+        await settled(_committing(session, tool, claim, value, after))
     return value
+
+
+def _read_after(session: Host, tool: Tool, claim: Claim, undo: Declared, value: Any) -> After:
+    """What is known after the effect; an interruption of the reading still commits it."""
+    if not isinstance(undo, BoundUndo):
+        return NOTHING_KNOWN
+    try:
+        return sealing.read_after(undo, value)
+    except BaseException as error:
+        settle(_committing(session, tool, claim, value, sealing.unknown(error)))
+        raise
+
+
+async def _read_after_async(session: Host, tool: Tool, claim: Claim, undo: Declared, value: Any) -> After:
+    """The same, awaited; a cancellation too."""
+    if not isinstance(undo, BoundUndo):
+        return NOTHING_KNOWN
+    try:
+        return await sealing.read_after_async(undo, value)
+    except BaseException as error:
+        await settled(_committing(session, tool, claim, value, sealing.unknown(error)))
+        raise
 
 
 def _run(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -148,26 +176,36 @@ class _NotRunError(InvalidArgumentError, EffectNotExecuted):
     """The effect certainly did not happen."""
 
 
-def _committing(session: Host, tool: Tool, claim: Claim, value: Any) -> Future[None]:
+def _committing(session: Host, tool: Tool, claim: Claim, value: Any, after: After) -> Future[None]:
     """The commit, under way. Raises OutcomeUnknownError, the result attached, when the ledger is closed."""
     try:
-        return session.submit(settling.commit(claim, value, encode=tool.encode))
+        return session.submit(settling.commit(claim, value, encode=tool.encode, after=after))
     except StoreClosedError as error:
         raise settling.unpublished(claim, "committed", value) from error
 
 
 def begun(session: Host, call: Call) -> Claim:
-    """The claim on a call. Interrupted, it is withdrawn, even if it was there already."""
-    with _taken_back(session) as claims:
-        claim: Claim = wait(session.submit(_begin(session, call, claims)))
-    return claim
+    """The claim on a call. Interrupted, it is withdrawn, even if it was there already.
+
+    What reads the state before the effect runs here, in the caller's thread, and only once the effect
+    is to be run: an effect that was done before is not asked for its state.
+    """
+    while True:
+        with _taken_back(session) as claims:
+            claim: Claim = wait(session.submit(_begin(session, call, claims)))
+        if not (claim.wants_path and isinstance(call.undo, BoundUndo)):
+            return claim
+        call = replace(call, undo=sealing.path_before(call.undo), undo_round=claim.round)
 
 
 async def begun_async(session: Host, call: Call) -> Claim:
     """The same, awaited; cancelled, it is withdrawn."""
-    with _taken_back(session) as claims:
-        claim: Claim = await asyncio.wrap_future(session.submit(_begin(session, call, claims)))
-    return claim
+    while True:
+        with _taken_back(session) as claims:
+            claim: Claim = await asyncio.wrap_future(session.submit(_begin(session, call, claims)))
+        if not (claim.wants_path and isinstance(call.undo, BoundUndo)):
+            return claim
+        call = replace(call, undo=await sealing.path_before_async(call.undo), undo_round=claim.round)
 
 
 @contextlib.contextmanager

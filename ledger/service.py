@@ -7,22 +7,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import opening, resolutions, rollbacks, sessions
+from . import adoption, divergence, forks, listing, opening, pruning, resolutions, rollbacks, sessions
 from .calls import check_class
+from .compensation_service import CompensationService
 from .contexts import Checkpoint
+from .divergence import HeldAttempt
 from .engine import Engine
 from .errors import InvalidArgumentError, NotFoundError
-from .facts import EffectClass, Outcome
+from .facts import AgentFact, EffectClass, Outcome
 from .identity import check_id, check_op_id
 from .lineage import ROOT, Session
+from .listing import Wanted
 from .operations import Operation, Status
+from .prune_verdicts import OpenObligation, PruneVerdict
 from .replay import ReplayedOperation, replay_forward
 from .resolutions import OpenOperation, ProbeAnswer
-from .verdicts import Policy, Verdict
+from .speculation import SpeculationReport
+from .verdicts import Policy, Verdict, Word
 from .view import AgentView, OperationView, age_s
 from .watermarks import Point, Watermark
 
 Probe = Callable[[Operation], ProbeAnswer]
+TAKEN_OVER_AGAIN = 3
+"""How often what a session takes over is read, while effects among it are being undone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,7 @@ class Service:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.probes: dict[str, Probe] = {}
+        self.compensation = CompensationService(engine, self.probes)
 
     # -- sessions and branches ---------------------------------------------------------
 
@@ -83,7 +91,51 @@ class Service:
     async def fork(self, agent_id: str, branch_id: str, *, checkpoint_id: str) -> None:
         """Begin a branch at a checkpoint."""
         check_id("branch", branch_id, limit=200)
-        await sessions.fork(self.engine, agent_id, branch_id, checkpoint_id=checkpoint_id)
+        await forks.fork(self.engine, agent_id, branch_id, checkpoint_id=checkpoint_id)
+
+    async def prune_branch(self, agent_id: str, branch_id: str, *, word: Word) -> PruneVerdict:
+        """Close a branch for good; see `pruning.prune`."""
+        check_id("branch", branch_id, limit=200)
+        return await pruning.prune(self.engine, agent_id, branch_id, word=word)
+
+    async def preview_prune(self, agent_id: str, branch_id: str) -> PruneVerdict:
+        """What pruning it would leave behind; see `pruning.preview`."""
+        check_id("branch", branch_id, limit=200)
+        return await pruning.preview(self.engine, agent_id, branch_id)
+
+    async def prune_from(self, state: sessions.SessionState, branch_id: str, *, word: Word) -> PruneVerdict:
+        """A session prunes a branch of its agent. Raises FencedError if it is over; its own ends it."""
+        state.require_live()
+        await state.drain()
+        session = (await self.agent(state.agent_id)).agent.sessions.get(state.session_id)
+        if session is None or not session.live:
+            state.ended = session.ended if session and session.ended else "it is not known"
+            state.require_live()
+        verdict = await self.prune_branch(state.agent_id, branch_id, word=word)
+        if branch_id == state.branch_id:
+            self.engine.stop_beating(state.session_id)
+            state.ended = f"prune {verdict.prune_id}"
+        return verdict
+
+    async def adopt(self, op_id: str, *, by: str, evidence: str, version: str, **place: str) -> Operation:
+        """Let a committed effect stand by an operator's word; see `adoption.adopt`."""
+        check_op_id(op_id)
+        return await adoption.adopt(
+            self.engine,
+            op_id,
+            by=check_id("by", by, limit=200),
+            evidence=check_id("evidence", evidence, limit=2000),
+            version=check_id("version", version),
+            **place,
+        )
+
+    async def obligations(self, agent_id: str | None) -> list[OpenObligation]:
+        """What pruned branches still ask for, oldest first."""
+        return await pruning.obligations(self.engine, agent_id)
+
+    async def speculation_report(self, agent_id: str | None) -> SpeculationReport:
+        """What speculation left behind, by fan-out."""
+        return await pruning.report(self.engine, agent_id)
 
     async def checkpoint(
         self, state: sessions.SessionState, checkpoint_id: str, *, state_digest: str, generation: int | None
@@ -93,23 +145,24 @@ class Service:
         return await sessions.checkpoint(state, checkpoint_id, state_digest=state_digest, generation=generation)
 
     async def report_call(
-        self, state: sessions.SessionState, tool: str, kind: EffectClass, *, order_safe: bool
+        self, state: sessions.SessionState, tool: str, kind: EffectClass, *, order_safe: bool, word: Word
     ) -> None:
         """Record a call that bypassed the ledger."""
         check_id("tool", tool, limit=200)
-        await sessions.report_call(state, tool, check_class(kind), order_safe=order_safe)
+        await sessions.report_call(state, tool, check_class(kind), order_safe=order_safe, word=word)
 
     async def roll_back(
-        self, state: sessions.SessionState, checkpoint_id: str, policy: str, restored: str
+        self, state: sessions.SessionState, checkpoint_id: str, policy: Policy, restored: str, *, word: Word
     ) -> sessions.SessionState:
         """A session that rolls itself back: the successor's state. Raises UnsafeRollbackError."""
         await state.drain()
         verdict = await self.authorize_rollback(
             state.agent_id,
             checkpoint=checkpoint_id,
-            policy=as_policy(policy),
+            policy=policy,
             branch_id=state.branch_id,
             restored=restored,
+            word=word,
         )
         if verdict.fenced:
             self.engine.stop_beating(state.session_id)
@@ -184,13 +237,17 @@ class Service:
             )
         return view
 
-    async def operations(self, agent_id: str | None = None) -> list[OperationView]:
-        """Operations, of one agent or of all, ordered by op_id."""
-        found: dict[str, OperationView] = {}
-        for name in [agent_id] if agent_id else await self.agents():
-            for view in await self.engine.view.agent_operations(name):
-                found[view.operation.op_id] = view
-        return [found[op_id] for op_id in sorted(found)]
+    async def operations(self, wanted: Wanted) -> list[OperationView]:
+        """The operations that are asked for, ordered by op_id."""
+        return [view async for page in listing.pages(self.engine, wanted) for view in page]
+
+    async def operation_names(self, wanted: Wanted) -> list[str]:
+        """The op_ids that may be asked for, in order."""
+        return await listing.names(self.engine, wanted)
+
+    async def operations_named(self, op_ids: Sequence[str], wanted: Wanted) -> list[OperationView]:
+        """Those of these operations that are asked for, ordered by op_id."""
+        return await listing.named(self.engine, op_ids, wanted)
 
     async def replay_forward(
         self, agent_id: str, *, since: str | Watermark | Point, branch_id: str | None = None
@@ -229,23 +286,40 @@ class Service:
         return since.point
 
     async def take_over(self, state: sessions.SessionState) -> list[ReplayedOperation]:
-        """Replay forward into a session: what is committed is absorbed, so its checkpoints know it."""
-        replayed = await self.replay_forward(state.agent_id, since=Point(state.epoch, state.sequence.last))
-        for operation in replayed:
-            if operation.status == Status.COMMITTED.value:
-                await state.note_absorbed(operation.op_id, operation.round, operation.tool)
+        """Replay forward into a session: what is committed is absorbed, so its checkpoints know it.
+
+        What is undone before it can be seen that the session relies on it is read anew.
+        """
+        since = Point(state.epoch, state.sequence.last)
+        replayed: list[ReplayedOperation] = []
+        for _ in range(TAKEN_OVER_AGAIN):
+            replayed = await self.replay_forward(state.agent_id, since=since)
+            taken = {(o.op_id, o.round): o.tool for o in replayed if o.status == Status.COMMITTED.value}
+            for (op_id, round_number), tool in taken.items():
+                await state.note_absorbed(op_id, round_number, tool)
+            if await adoption.all_stand(state, taken):
+                break
         return replayed
 
     # -- the guard ---------------------------------------------------------------------
 
     async def authorize_rollback(
-        self, agent_id: str, *, checkpoint: str, policy: Policy, branch_id: str, restored: str
+        self, agent_id: str, *, checkpoint: str, policy: Policy, branch_id: str, restored: str, word: Word
     ) -> Verdict:
         """Decide on a rollback; see `rollbacks.authorize`."""
         check_id("checkpoint", checkpoint)
         return await rollbacks.authorize(
-            self.engine, agent_id, checkpoint, policy=policy, branch_id=branch_id, restored=restored
+            self.engine, agent_id, checkpoint, policy=policy, branch_id=branch_id, restored=restored, word=word
         )
+
+    async def declare(self, agent_id: str, op_id: str, *, same_as: str | None, by: str, evidence: str) -> AgentFact:
+        """An operator says what a held attempt is; see `divergence.declare`."""
+        word = divergence.operators_word(by, evidence)
+        return await divergence.declare(self.engine, agent_id, op_id, same_as=same_as, word=word)
+
+    async def held(self, agent_id: str) -> list[HeldAttempt]:
+        """What waits to be declared after a gated rollback, oldest first."""
+        return await divergence.held(self.engine, agent_id)
 
     async def preview_rollback(
         self, agent_id: str, *, checkpoint: str, policy: Policy, branch_id: str, restored: str
@@ -305,6 +379,14 @@ def _no_watermark(field: str, value: object) -> InvalidArgumentError:
         f"{field}: {value!r} is no watermark.",
         next_step="Pass a token, a Watermark, or (for a replay) a checkpoint's id.",
         field=field,
+    )
+
+
+def as_word(by: str, evidence: str) -> Word:
+    """Who acts, and how they know, where somebody says so. Raises InvalidArgumentError."""
+    return Word(
+        by if by == "" else check_id("by", by, limit=200),
+        evidence if evidence == "" else check_id("evidence", evidence, limit=2_000),
     )
 
 

@@ -8,16 +8,19 @@ from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
-from . import sessions
+from . import divergence, sessions
 from .attempt_faces import AsyncAttempt, Attempt
 from .attempts import Claim
 from .calls import Call, EffectOptions, Tool
+from .context_faces import AsyncCompactionCalls, CompactionCalls
 from .errors import FencedError, InvalidArgumentError
 from .facts import EffectClass
 from .positions import Position
+from .prune_verdicts import PruneVerdict
 from .replay import ReplayedOperation
 from .running import EffectFunction, Submit, current, decorated, wait
-from .service import Service
+from .service import Service, as_policy, as_word
+from .undo import Undo
 from .verdicts import Policy
 from .watermarks import Watermark
 
@@ -113,6 +116,9 @@ class _SessionBase:
         wait_s: float = 30.0,
         longest_run_s: float | None = None,
         record: bool = False,
+        undo: Undo | None = None,
+        secret: Sequence[str] = (),
+        stable_ids: Sequence[str] = (),
     ) -> Callable[[Callable[P, T]], EffectFunction[P, T]]:
         """Make a function (or coroutine function) an effect of the ledger.
 
@@ -134,10 +140,17 @@ class _SessionBase:
             wait_s: how long to wait for another owner's decision.
             longest_run_s: the longest that the tool can still act after it was started.
             record: record the result of a READ, so that a dropped one can be recovered.
+            undo: how it is undone. A COMPENSATABLE effect must say so; an IDEMPOTENT one that is not
+                order-safe may.
+            secret: arguments whose values reach neither the log nor an error. In `identity` they
+                still tell operations apart; see decision record 0009 for what that gives away.
+            stable_ids: identity arguments that are called like an id of a run, thread, or tool call,
+                and name what the tool acts on; others of these names are refused as identity.
         """
         options = EffectOptions(
             tool=tool, kind=kind, order_safe=order_safe, deadline_s=deadline_s, wait_s=wait_s,
-            longest_run_s=longest_run_s, not_executed=not_executed, record=record,
+            longest_run_s=longest_run_s, not_executed=not_executed, record=record, undo=undo,
+            secret=secret, stable_ids=stable_ids,
         )  # fmt: skip
 
         def decorate(function: Callable[P, T]) -> EffectFunction[P, T]:
@@ -187,11 +200,14 @@ class _SessionBase:
         )
         return declared, call
 
+    def _on_branch(self, branch: str) -> Opening:
+        return Opening(self.agent_id, branch, scope=self._state.scope if self._state else self._opening.scope)
+
     def _successor(self) -> Opening:
         return Opening(self.agent_id, self.branch_id, scope=self.state.scope)
 
 
-class AgentSession(_SessionBase):
+class AgentSession(_SessionBase, CompactionCalls):
     """A session, synchronously. Safe to use from several threads."""
 
     _awaited: AsyncAgentSession | None = None
@@ -243,7 +259,7 @@ class AgentSession(_SessionBase):
 
         Args:
             options: as of `effect`: scope, resource, cascades, order_safe, supplied_key,
-                not_executed, deadline_s, wait_s, longest_run_s.
+                not_executed, deadline_s, wait_s, longest_run_s, secret, stable_ids; and undo, an `UndoPath`.
         """
         declared, call = self._call_of(
             tool, kind, key=key, identity=identity, content=content, occurrence=occurrence, options=options
@@ -258,37 +274,68 @@ class AgentSession(_SessionBase):
         mark: Watermark = wait(self.submit(registering))
         return mark
 
-    def fork(self, branch: str, *, checkpoint: str) -> None:
-        """Begin a branch of this agent at a checkpoint; open it with `ledger.session(agent, branch)`."""
-        wait(self.submit(self._service.fork(self.agent_id, branch, checkpoint_id=checkpoint)))
+    def fork(self, branch: str, *, checkpoint: str) -> AgentSession:
+        """Begin a branch of this agent at a checkpoint: a session on it, opened by `with` or by `.open()`.
 
-    def rollback(self, checkpoint: str, *, policy: Policy | str = Policy.STRICT, restored: str = "") -> AgentSession:
+        It has this session's scope, so that siblings derive the same op ids from the same arguments.
+        """
+        wait(self.submit(self._service.fork(self.agent_id, branch, checkpoint_id=checkpoint)))
+        return AgentSession(self._service, self.submit, self._on_branch(branch))
+
+    def prune(self, branch: str, *, by: str = "", evidence: str = "") -> PruneVerdict:
+        """Close a branch of this agent for good, and say what it left behind; see `Ledger.prune_branch`.
+
+        Raises FencedError once this session is over. Pruning its own branch ends it.
+        """
+        pruning = self._service.prune_from(self.state, branch, word=as_word(by, evidence))
+        verdict: PruneVerdict = wait(self.submit(pruning))
+        return verdict
+
+    def rollback(
+        self,
+        checkpoint: str,
+        *,
+        policy: Policy | str = Policy.STRICT,
+        restored: str = "",
+        by: str = "",
+        evidence: str = "",
+    ) -> AgentSession:
         """Go back to a checkpoint: the successor session, opened. This one is over.
+
+        Args:
+            by, evidence: who wants it, and why, where a person does; recorded with the decision.
 
         Raises UnsafeRollbackError; then this session may be over as well (`verdict.fenced`).
         """
         successor = AgentSession(self._service, self.submit, self._successor())
-        going_back = self._service.roll_back(self.state, checkpoint, str(policy), restored)
+        going_back = self._service.roll_back(
+            self.state, checkpoint, as_policy(policy), restored, word=as_word(by, evidence)
+        )
         return successor.adopt(wait(self.submit(going_back)))
 
     def replay_forward(self) -> list[ReplayedOperation]:
         """What this session does not know yet, in order; the committed ones are absorbed into it."""
         return wait(self.submit(self._service.take_over(self.state)))
 
-    def report_call(self, tool: str, *, kind: EffectClass, order_safe: bool = False) -> None:
+    def report_call(
+        self, tool: str, *, kind: EffectClass, order_safe: bool = False, by: str = "", evidence: str = ""
+    ) -> None:
         """Record a call that did not go through the ledger, so that the guard counts it."""
-        wait(self.submit(self._service.report_call(self.state, tool, kind, order_safe=order_safe)))
+        word = as_word(by, evidence)
+        wait(self.submit(self._service.report_call(self.state, tool, kind, order_safe=order_safe, word=word)))
 
-    def declare_new(self, op_id: str) -> None:
-        """After a gated rollback: this held attempt is a new effect."""
-        wait(self.submit(sessions.declare(self.state, op_id, same_as=None)))
+    def declare_new(self, op_id: str, *, by: str = "", evidence: str = "") -> None:
+        """After a gated rollback: this held attempt is a new effect. See `divergence.declare` for what it raises."""
+        word = as_word(by, evidence)
+        wait(self.submit(divergence.declare_in_session(self.state, op_id, same_as=None, word=word)))
 
-    def declare_same(self, op_id: str, *, as_: str) -> None:
+    def declare_same(self, op_id: str, *, as_: str, by: str = "", evidence: str = "") -> None:
         """After a gated rollback: this held attempt is the crossed effect `as_`."""
-        wait(self.submit(sessions.declare(self.state, op_id, same_as=as_)))
+        word = as_word(by, evidence)
+        wait(self.submit(divergence.declare_in_session(self.state, op_id, same_as=as_, word=word)))
 
 
-class AsyncAgentSession(_SessionBase):
+class AsyncAgentSession(_SessionBase, AsyncCompactionCalls):
     """A session, for asyncio: the calls of `AgentSession`, awaited."""
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -341,30 +388,48 @@ class AsyncAgentSession(_SessionBase):
             self._service.checkpoint(self.state, checkpoint_id, state_digest=state_digest, generation=generation)
         )
 
-    async def fork(self, branch: str, *, checkpoint: str) -> None:
-        """See `AgentSession.fork`."""
+    async def fork(self, branch: str, *, checkpoint: str) -> AsyncAgentSession:
+        """See `AgentSession.fork`; the session is opened by `async with` or by `await ….open()`."""
         await self._call(self._service.fork(self.agent_id, branch, checkpoint_id=checkpoint))
+        return AsyncAgentSession(self._service, self.submit, self._on_branch(branch))
+
+    async def prune(self, branch: str, *, by: str = "", evidence: str = "") -> PruneVerdict:
+        """See `AgentSession.prune`."""
+        return await self._call(self._service.prune_from(self.state, branch, word=as_word(by, evidence)))
 
     async def rollback(
-        self, checkpoint: str, *, policy: Policy | str = Policy.STRICT, restored: str = ""
+        self,
+        checkpoint: str,
+        *,
+        policy: Policy | str = Policy.STRICT,
+        restored: str = "",
+        by: str = "",
+        evidence: str = "",
     ) -> AsyncAgentSession:
         """See `AgentSession.rollback`."""
         successor = AsyncAgentSession(self._service, self.submit, self._successor())
-        going_back = self._service.roll_back(self.state, checkpoint, str(policy), restored)
+        going_back = self._service.roll_back(
+            self.state, checkpoint, as_policy(policy), restored, word=as_word(by, evidence)
+        )
         return successor.adopt(await self._call(going_back))
 
     async def replay_forward(self) -> list[ReplayedOperation]:
         """See `AgentSession.replay_forward`."""
         return await self._call(self._service.take_over(self.state))
 
-    async def report_call(self, tool: str, *, kind: EffectClass, order_safe: bool = False) -> None:
+    async def report_call(
+        self, tool: str, *, kind: EffectClass, order_safe: bool = False, by: str = "", evidence: str = ""
+    ) -> None:
         """See `AgentSession.report_call`."""
-        await self._call(self._service.report_call(self.state, tool, kind, order_safe=order_safe))
+        word = as_word(by, evidence)
+        await self._call(self._service.report_call(self.state, tool, kind, order_safe=order_safe, word=word))
 
-    async def declare_new(self, op_id: str) -> None:
+    async def declare_new(self, op_id: str, *, by: str = "", evidence: str = "") -> None:
         """See `AgentSession.declare_new`."""
-        await self._call(sessions.declare(self.state, op_id, same_as=None))
+        word = as_word(by, evidence)
+        await self._call(divergence.declare_in_session(self.state, op_id, same_as=None, word=word))
 
-    async def declare_same(self, op_id: str, *, as_: str) -> None:
+    async def declare_same(self, op_id: str, *, as_: str, by: str = "", evidence: str = "") -> None:
         """See `AgentSession.declare_same`."""
-        await self._call(sessions.declare(self.state, op_id, same_as=as_))
+        word = as_word(by, evidence)
+        await self._call(divergence.declare_in_session(self.state, op_id, same_as=as_, word=word))

@@ -1,11 +1,12 @@
-"""Sessions: their facts are numbered; checkpoints, forks, reported calls, closing. Opening is in `opening.py`."""
+"""Sessions: their facts are numbered; checkpoints, reported calls, closing. Opening is in `opening.py`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,17 +18,18 @@ from .errors import (
     FencedError,
     GenerationConflictError,
     InvalidArgumentError,
-    NotFoundError,
     OutcomeUnknownError,
-    RollbackPendingError,
     StoreError,
 )
 from .facts import AgentFact, AgentKind, Crossed, EffectClass, EffectFact, EffectKind
-from .identity import check_id, check_op_id
-from .lineage import Branch
+from .history import History
+from .identity import check_id
 from .positions import Position
+from .verdicts import NOBODY, Word
 from .watermarks import Point, Watermark
 
+Publishing = Callable[[], Coroutine[Any, Any, "int | None"]]
+_GIVEN_UP = frozenset({AgentKind.CHECKPOINTED, AgentKind.COMPACTED})
 CLOSING_S = 5.0
 """How long the close of a session may wait until it is applied."""
 
@@ -77,7 +79,13 @@ class OpenAttempt:
 
 @dataclass(slots=True)
 class SessionState:
-    """A session that this process speaks for."""
+    """A session that this process speaks for.
+
+    Attributes:
+        generation: of the context that it works with; moves on when a compaction counts.
+        turn: held by whoever registers a checkpoint or records a compaction: one at a time, so that
+            no checkpoint falls between two generations.
+    """
 
     engine: Engine
     agent_id: str
@@ -94,12 +102,19 @@ class SessionState:
     absorbed: set[tuple[str, int]] = field(default_factory=set)
     crossed: dict[str, Crossed] = field(default_factory=dict)
     declared: dict[str, tuple[str, str]] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+    unknown: dict[int, tuple[Publishing, OutcomeUnknownError]] = field(default_factory=dict)
     generation: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     ended: str = ""
 
     def mark(self, seq: int) -> Watermark:
         """The watermark of this session at a sequence number."""
         return Watermark(self.engine.ledger_id, self.agent_id, self.branch_id, self.epoch, seq)
+
+    def open_operations(self) -> tuple[str, ...]:
+        """The operations of which an attempt of this session is not decided."""
+        return tuple(sorted({attempt.op_id for attempt in self.open_attempts.values()}))
 
     def require_live(self) -> None:
         """Raises FencedError once this session is over."""
@@ -125,14 +140,38 @@ class SessionState:
         )
 
     async def publish(self, key: str, fact: AgentFact) -> int | None:
-        """Publish a numbered fact; its number is voided if it was certainly not written."""
+        """Publish a numbered fact. Its number is accounted for, whatever becomes of the record.
+
+        Certainly not written: voided. Not known: the very same fact is published by the next `drain`
+        (a repeat of it changes nothing); but a checkpoint or compaction that its caller has given up
+        must not begin to count later because of that, so its number means nothing any more.
+        """
+        again = functools.partial(self.engine.publish_agent, key, fact)
+        return await self._accounted(fact.seq, again, again=fact.kind not in _GIVEN_UP)
+
+    async def publish_effect(self, fact: EffectFact, known: History) -> int | None:
+        """Publish a numbered fact of an operation. If it is not known whether it is written, its number means nothing.
+
+        Without an outcome the operation stays open for everybody, so nothing is hidden by that.
+        """
+        return await self._accounted(
+            fact.seq, functools.partial(self.engine.publish_effect, fact, known), again=False
+        )  # fmt: skip
+
+    async def _accounted(self, seq: int, publish: Publishing, *, again: bool) -> int | None:
         try:
-            return await self.engine.publish_agent(key, fact)
-        except OutcomeUnknownError:
+            offset = await publish()
+        except OutcomeUnknownError as error:
+            if again:
+                self.unknown.setdefault(seq, (publish, error))
+            else:
+                self.sequence.discount(seq)
             raise
         except Exception:
-            self.sequence.void(fact.seq)
+            self.sequence.void(seq)
             raise
+        self.unknown.pop(seq, None)
+        return offset
 
     # -- background publishing ---------------------------------------------------------
 
@@ -148,10 +187,13 @@ class SessionState:
             self.failures.append(error)
 
     async def drain(self) -> None:
-        """Wait until all that was published in the background is acknowledged."""
+        """Wait until all that was published is acknowledged; what nobody knows of is published again."""
         while self.background:
             await asyncio.gather(*list(self.background), return_exceptions=True)
             await asyncio.sleep(0)
+        for seq, (publish, former) in sorted(self.unknown.items()):
+            await self._accounted(seq, publish, again=True)
+            self.failures = [failure for failure in self.failures if failure is not former]
         if self.failures:
             failure = self.failures[0]
             self.failures.clear()
@@ -159,20 +201,25 @@ class SessionState:
 
     async def note_absorbed(self, op_id: str, round_number: int, tool: str) -> None:
         """Put an operation that somebody else settled into this session's sequence (once)."""
-        if (op_id, round_number) in self.absorbed:
-            return
+        if (op_id, round_number) not in self.absorbed:
+            self.in_background(self._publish_absorbed(self._absorbed(op_id, round_number, tool)))
+
+    async def absorb(self, op_id: str, round_number: int, tool: str) -> tuple[str, AgentFact, int | None]:
+        """The same, acknowledged by the log: the key, the fact, and the offset of what was written."""
+        fact = self._absorbed(op_id, round_number, tool)
+        return log_keys.absorbed(self.agent_id, self.session_id, op_id), fact, await self._publish_absorbed(fact)
+
+    def _absorbed(self, op_id: str, round_number: int, tool: str) -> AgentFact:
+        """The fact, numbered now: what is numbered later comes after it."""
         self.absorbed.add((op_id, round_number))
-        fact = self.fact(AgentKind.ABSORBED, op_id=op_id, round=round_number, tool=tool, seq=self.sequence.take())
-        key = log_keys.absorbed(self.agent_id, self.session_id, op_id)
+        return self.fact(AgentKind.ABSORBED, op_id=op_id, round=round_number, tool=tool, seq=self.sequence.take())
 
-        async def note() -> None:
-            try:
-                await self.publish(key, fact)
-            except BaseException:
-                self.absorbed.discard((op_id, round_number))  # the next time that it is absorbed, it is noted
-                raise
-
-        self.in_background(note())
+    async def _publish_absorbed(self, fact: AgentFact) -> int | None:
+        try:
+            return await self.publish(log_keys.absorbed(self.agent_id, self.session_id, fact.op_id), fact)
+        except BaseException:
+            self.absorbed.discard((fact.op_id, fact.round))  # the next time that it is absorbed, it is noted
+            raise
 
 
 # -- checkpoints, forks, calls, closing ------------------------------------------------
@@ -183,8 +230,9 @@ async def checkpoint(
 ) -> Watermark:
     """Register a checkpoint: all that this session has written so far is known to it.
 
-    1. drain what the session has published; 2. publish CHECKPOINTED with the watermark and the
-    operations that are still open; 3. wait until it is applied and counts.
+    1. wait for the session's turn: no compaction of its context is under way; 2. drain what it has
+    published; 3. publish CHECKPOINTED with the watermark and the operations that are still open;
+    4. wait until it is applied and counts.
 
     Args:
         generation: of the context that the checkpoint holds; the session's present one if not given.
@@ -198,36 +246,14 @@ async def checkpoint(
     state.require_live()
     if state_digest != "":
         check_id("state_digest", state_digest)
+    # Both as of the call: what others do while it waits for its turn is not in the caller's state.
     generation = state.generation if generation is None else generation
     require_generation(generation)
     seq = state.sequence.last
-    await state.drain()
-    mark = state.mark(seq)
-    fact = state.fact(
-        AgentKind.CHECKPOINTED,
-        checkpoint_id=checkpoint_id,
-        watermark=mark.token,
-        owned=tuple(sorted({a.op_id for a in state.open_attempts.values()})),
-        generation=generation,
-        state_digest=state_digest,
-        voided=tuple(sorted(state.sequence.voided)),
-        seq=state.sequence.take(),
-    )
-    engine = state.engine
-    offset = await state.publish(log_keys.checkpoint(state.agent_id, checkpoint_id), fact)
-
-    async def applied() -> Checkpoint | None:
-        view = await engine.view.agent(state.agent_id)
-        found = view.context.every
-        mine = [c for c in found if c.fact.session_id == state.session_id and c.fact.seq == fact.seq]
-        same = [c for c in found if c.checkpoint_id == checkpoint_id and c.mark == mark]
-        return next(iter(mine or same), None)
-
-    deadline = engine.clock.monotonic() + engine.limits.apply_s
-    partition = engine.view.agents_partition(state.agent_id)
-    registered = await engine.applied(
-        partition, applied, deadline=deadline, beyond=offset, what=f"checkpoint {checkpoint_id}"
-    )
+    async with state.turn:
+        await state.drain()
+        mark = state.mark(seq)
+        registered = await _register(state, checkpoint_id, mark, generation, state_digest)
     if registered.rejected == ID_TAKEN:
         raise AlreadyExistsError(
             f"checkpoint: {checkpoint_id} is registered at another point of {state.agent_id}.",
@@ -247,94 +273,63 @@ async def checkpoint(
     return mark
 
 
-def require_generation(value: object) -> None:
+async def _register(
+    state: SessionState, checkpoint_id: str, mark: Watermark, generation: int, state_digest: str
+) -> Checkpoint:
+    """Steps 3 and 4: the checkpoint as the log judged it."""
+    fact = state.fact(
+        AgentKind.CHECKPOINTED,
+        checkpoint_id=checkpoint_id,
+        watermark=mark.token,
+        owned=state.open_operations(),
+        generation=generation,
+        state_digest=state_digest,
+        voided=tuple(sorted(state.sequence.voided)),
+        seq=state.sequence.take(),
+    )
+    engine = state.engine
+    offset = await state.publish(log_keys.checkpoint(state.agent_id, checkpoint_id), fact)
+
+    async def applied() -> Checkpoint | None:
+        view = await engine.view.agent(state.agent_id)
+        found = view.context.every
+        mine = [c for c in found if c.fact.session_id == state.session_id and c.fact.seq == fact.seq]
+        same = [c for c in found if c.checkpoint_id == checkpoint_id and c.mark == mark]
+        return next(iter(mine or same), None)
+
+    return await engine.applied(
+        engine.view.agents_partition(state.agent_id),
+        applied,
+        deadline=engine.clock.monotonic() + engine.limits.apply_s,
+        beyond=offset,
+        what=f"checkpoint {checkpoint_id}",
+    )
+
+
+def require_generation(value: object, field: str = "generation") -> None:
     """Raises InvalidArgumentError unless `value` can number a generation."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
         raise InvalidArgumentError(
-            f"generation: {value!r} is not a whole number from 0.", next_step="Count from 0.", field="generation"
+            f"{field}: {value!r:.80} is not a whole number from 0.", next_step="Count from 0.", field=field
         )
 
 
-async def fork(engine: Engine, agent_id: str, branch_id: str, *, checkpoint_id: str) -> None:
-    """Begin a branch at a checkpoint. Siblings share op ids: the first commit wins.
-
-    Raises NotFoundError, AlreadyExistsError, FencedError (an abandoned stretch).
-    """
-    view = await engine.view.known_agent(agent_id)
-    registered = view.checkpoints.get(checkpoint_id)
-    if registered is None or registered.mark is None:
-        raise NotFoundError(
-            f"checkpoint {checkpoint_id} of {agent_id} is not registered.",
-            next_step="List them with `fencepost checkpoints list`.",
-            field="checkpoint",
-        )
-    if view.agent.pending:
-        raise RollbackPendingError(
-            f"a rollback of {agent_id} is being decided.",
-            next_step="Fork when it is decided; see `fencepost agents show`.",
-            rollback_id=view.agent.pending.rollback_id,
-        )
-    if branch_id in view.agent.branches:
-        raise AlreadyExistsError(
-            f"branch: {branch_id} of {agent_id} exists.",
-            next_step="Open a session on it, or choose another name.",
-            field="branch",
-        )
-    fact = AgentFact(
-        kind=AgentKind.FORKED,
-        agent_id=agent_id,
-        branch_id=branch_id,
-        parent_branch_id=registered.branch_id,
-        checkpoint_id=checkpoint_id,
-        watermark=registered.mark.token,
-        time_ms=engine.clock.wall_ms(),
-    )
-    offset = await engine.publish_agent(log_keys.branch(agent_id, branch_id), fact)
-
-    async def applied() -> Branch | None:
-        return (await engine.view.agent(agent_id)).agent.branches.get(branch_id)
-
-    deadline = engine.clock.monotonic() + engine.limits.apply_s
-    partition = engine.view.agents_partition(agent_id)
-    branch = await engine.applied(partition, applied, deadline=deadline, beyond=offset, what=f"the fork {branch_id}")
-    if branch.forbidden:
-        raise FencedError(
-            f"branch {branch_id} cannot be used: {branch.forbidden}.",
-            next_step="Fork from a checkpoint that still stands.",
-            session_id="",
-            reason=branch.forbidden,
-        )
-
-
-async def report_call(state: SessionState, tool: str, effect_class: EffectClass, *, order_safe: bool = False) -> None:
+async def report_call(
+    state: SessionState, tool: str, effect_class: EffectClass, *, order_safe: bool = False, word: Word = NOBODY
+) -> None:
     """Record a call that did not go through the ledger, so that the guard counts it."""
     state.require_live()
     seq = state.sequence.take()
-    fact = state.fact(AgentKind.CALL_REPORTED, tool=tool, effect_class=effect_class, order_safe=order_safe, seq=seq)
-    await state.publish(log_keys.call(state.agent_id, state.session_id, seq), fact)
-
-
-async def declare(state: SessionState, op_id: str, *, same_as: str | None) -> None:
-    """Declare an attempt that is held after a gated rollback: new, or the same as a crossed effect."""
-    state.require_live()
-    check_op_id(op_id)
-    if same_as is not None and same_as not in state.crossed:
-        raise InvalidArgumentError(
-            f"same_as: {same_as} is none of the effects that the rollback went back over.",
-            next_step="Choose one of: " + ", ".join(sorted(state.crossed)),
-            field="same_as",
-        )
-    declared = ("new", "") if same_as is None else ("same", same_as)
     fact = state.fact(
-        AgentKind.DIVERGENCE_DECLARED,
-        op_id=op_id,
-        declared_as=declared[0],
-        other_op_id=declared[1],
-        seq=state.sequence.take(),
+        AgentKind.CALL_REPORTED,
+        tool=tool,
+        effect_class=effect_class,
+        order_safe=order_safe,
+        by=word.by,
+        evidence=word.evidence,
+        seq=seq,
     )
-    key = log_keys.rollback(state.agent_id, f"declared-{state.engine.new_id()}")
-    await state.publish(key, fact)
-    state.declared[op_id] = declared
+    await state.publish(log_keys.call(state.agent_id, state.session_id, seq), fact)
 
 
 async def close_session(state: SessionState) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from . import sealing
 from .attempt_facts import outcome, text
 from .attempts import Claim
 from .calls import plain_json
@@ -18,8 +19,18 @@ from .facts import EffectFact, EffectKind, ResultForm
 from .identity import digest
 
 
-async def commit(claim: Claim, value: Any, *, reference: str = "", encode: Callable[[Any], bytes] | None = None) -> None:  # fmt: skip
-    """The effect happened. A result that cannot be encoded is still a commit.
+async def commit(
+    claim: Claim,
+    value: Any,
+    *,
+    reference: str = "",
+    encode: Callable[[Any], bytes] | None = None,
+    after: sealing.After = sealing.NOTHING_KNOWN,
+) -> None:
+    """The effect happened. A result that cannot be encoded is still a commit, and so is one that cannot be sealed.
+
+    Args:
+        after: what is known of the state after the effect, for the manifest.
 
     Raises OutcomeUnknownError with `result` attached when the commit cannot be published.
     """
@@ -33,7 +44,8 @@ async def commit(claim: Claim, value: Any, *, reference: str = "", encode: Calla
         error=text(why, 500),
     )
     claim.value = value
-    await _settle(claim, fact, "committed")
+    limit = claim.session.engine.limits.max_manifest_bytes
+    await _settle(claim, sealing.sealed(fact, claim.manifest, after, limit=limit), "committed")
 
 
 async def fail(claim: Claim, why: str) -> None:
@@ -55,16 +67,14 @@ async def doubt(claim: Claim, why: str) -> None:
 
 
 async def _settle(claim: Claim, fact: EffectFact, decided: str) -> None:
-    session = claim.session
+    session, fact = claim.session, claim.call.secrets.kept_out(fact)
     if claim.call.unconfirmed:
-        session.in_background(session.engine.publish_effect(fact, claim.history))
+        session.in_background(session.publish_effect(fact, claim.history))
         _decided(claim, decided)
         return
     try:
-        await session.engine.publish_effect(fact, claim.history)
+        await session.publish_effect(fact, claim.history)
     except (StoreError, RecordTooLargeError) as error:
-        if not isinstance(error, OutcomeUnknownError):
-            session.sequence.void(fact.seq)
         raise unpublished(claim, decided, claim.value) from error
     _decided(claim, decided)
 

@@ -1,7 +1,11 @@
 """Store URLs.
 
     sqlite:///absolute/path/ledger.db        (percent-quoted where the path needs it)
-    kafka://host:9092[,host:9092…]/PREFIX?projection=redis://host:6379/0[&registry=URL][&development=1][&generation=1]
+    kafka://host:9092[,host:9092…]/PREFIX?projection=redis://host:6379/0[&registry=URL][&client=FILE]
+        [&development=1][&generation=1]
+
+FILE holds how Kafka clients authenticate (`client_properties.py`). `${NAME}` in it, and in the projection's
+URL, is taken from the environment when a client connects.
 
 PREFIX names the ledger's two topics, `PREFIX.effects` and `PREFIX.agents`; from generation 1 on, when a
 ledger has moved, `PREFIX.effects.g1` and so on.
@@ -32,6 +36,7 @@ class StoreUrl:
         projection: the projection store's URL (kafka).
         registry: a schema registry's URL, or "".
         development: whether weaker broker settings are openly accepted.
+        client: a file with the Kafka clients' TLS and SASL settings, or "".
         generation: the log generation: 0, and one more whenever the ledger moved (kafka).
     """
 
@@ -42,6 +47,7 @@ class StoreUrl:
     prefix: str = ""
     projection: str = ""
     registry: str = ""
+    client: str = ""
     development: bool = False
     generation: int = 0
 
@@ -75,7 +81,7 @@ def _kafka(text: str) -> StoreUrl:
     parts = _split(text)
     query = parts.query.replace("+", "%2B")  # a plus stands for itself: redis+cluster://, passwords
     options = {name: values[-1] for name, values in parse_qs(query).items()}
-    unknown = set(options) - {"projection", "registry", "development", "generation"}
+    unknown = set(options) - {"projection", "registry", "client", "development", "generation"}
     prefix = parts.path.strip("/")
     projection = options.get("projection", "")
     generation = options.get("generation", "0")
@@ -90,6 +96,7 @@ def _kafka(text: str) -> StoreUrl:
         prefix=prefix,
         projection=projection,
         registry=options.get("registry", ""),
+        client=options.get("client", ""),
         development=options.get("development", "") in {"1", "true", "yes"},
         generation=int(generation),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import UnsafeRollbackError
 from .facts import EffectClass
@@ -14,6 +14,17 @@ from .watermarks import Point
 
 _TOLD = 5
 """How many reasons an error message spells out; the verdict has them all."""
+
+
+class Word(NamedTuple):
+    """Who decided something, and how they know; both empty where a program decided by itself."""
+
+    by: str = ""
+    evidence: str = ""
+
+
+NOBODY = Word()
+"""The word where no person has said anything."""
 
 
 class Policy(StrEnum):
@@ -33,7 +44,7 @@ class VerdictKind(StrEnum):
 
 
 class ReasonKind(StrEnum):
-    """Why the guard refuses, as a value that a program can switch on."""
+    """Why the guard refuses, or an agent must reconcile, as a value that a program can switch on."""
 
     EFFECT_NOT_KNOWN = "EFFECT_NOT_KNOWN"
     EFFECT_IN_DOUBT = "EFFECT_IN_DOUBT"
@@ -44,12 +55,20 @@ class ReasonKind(StrEnum):
     EFFECT_ADOPTED = "EFFECT_ADOPTED"
     CONCURRENT_MUTATION = "CONCURRENT_MUTATION"
     CALL_OUTSIDE_LEDGER = "CALL_OUTSIDE_LEDGER"
+    TOO_MANY_EFFECTS = "TOO_MANY_EFFECTS"
     WATERMARK_UNREADABLE = "WATERMARK_UNREADABLE"
     WATERMARK_OF_ANOTHER_LEDGER = "WATERMARK_OF_ANOTHER_LEDGER"
     WATERMARK_MISMATCH = "WATERMARK_MISMATCH"
     WATERMARK_AHEAD = "WATERMARK_AHEAD"
     CHECKPOINT_NOT_REGISTERED = "CHECKPOINT_NOT_REGISTERED"
     CHECKPOINT_NOT_ON_PATH = "CHECKPOINT_NOT_ON_PATH"
+    CHECKPOINT_DOES_NOT_COUNT = "CHECKPOINT_DOES_NOT_COUNT"
+    SUMMARY_OLDER = "SUMMARY_OLDER"
+    SUMMARY_NEWER = "SUMMARY_NEWER"
+    SUMMARY_OF_ANOTHER_GENERATION = "SUMMARY_OF_ANOTHER_GENERATION"
+    EFFECT_NOT_NAMED = "EFFECT_NOT_NAMED"
+    EFFECT_UNDONE = "EFFECT_UNDONE"
+    DEPENDENCY_NOT_PRESENT = "DEPENDENCY_NOT_PRESENT"
     ROLLBACK_PENDING = "ROLLBACK_PENDING"
     AGENT_UNSAFE = "AGENT_UNSAFE"
     WITHDRAWN = "WITHDRAWN"
@@ -75,13 +94,14 @@ class Blocker:
     status: str
     branch_id: str
     owner_ended: bool = False
+    round: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return {
             "op_id": self.op_id, "tool": self.tool, "seq": self.seq,
             "effect_class": self.effect_class.value, "status": self.status,
-            "branch_id": self.branch_id, "owner_ended": self.owner_ended,
+            "branch_id": self.branch_id, "owner_ended": self.owner_ended, "round": self.round,
         }  # fmt: skip
 
 
@@ -108,6 +128,7 @@ class Verdict:
         crossed: unknown effects that the rollback goes back over although it may proceed; with
             COMPENSATE_FIRST those that the plan undoes.
         plan: with COMPENSATE_FIRST: what must be undone, and approved, before the agent may go back.
+        by, evidence: who asked for it, and why, where a person did.
         fenced: whether the branch was fenced for the decision (a session on it is over).
         dry_run: decided on the projection as it was, fencing nobody; `age_s` says how old.
     """
@@ -121,6 +142,8 @@ class Verdict:
     crossed: tuple[Blocker, ...] = ()
     ways_on: tuple[WayOn, ...] = ()
     rollback_id: str = ""
+    by: str = ""
+    evidence: str = ""
     target: Point | None = None
     fenced: bool = False
     dry_run: bool = False
@@ -168,6 +191,8 @@ class Verdict:
             "crossed": [effect.to_dict() for effect in self.crossed],
             "ways_on": [way.value for way in self.ways_on],
             "rollback_id": self.rollback_id,
+            "by": self.by,
+            "evidence": self.evidence,
             "fenced": self.fenced,
             "dry_run": self.dry_run,
             "age_s": round(self.age_s, 3),

@@ -173,6 +173,15 @@ class View:
         self.trusted(partition, snapshot.header, since)
         return snapshot
 
+    async def page(
+        self, partition: Partition, collection: str, *, cursor: str = "", count: int = 500
+    ) -> tuple[Snapshot, str]:
+        """A page of a large collection and the cursor of the next one, if the partition may be believed."""
+        since = self.seen(partition)
+        snapshot, following = await self._store.projection.page(partition, collection, cursor=cursor, count=count)
+        self.trusted(partition, snapshot.header, since)
+        return snapshot, following
+
     # -- operations --------------------------------------------------------------------
 
     async def operation(self, op_id: str) -> OperationView:
@@ -222,6 +231,11 @@ class View:
         """Every operation that this agent has attempted, over all partitions."""
         views = await asyncio.gather(*(self._agent_operations(p, agent_id) for p in self.partitions(Topic.EFFECTS)))
         return [view for part in views for view in part]
+
+    async def agent_op_ids(self, agent_id: str) -> set[str]:
+        """The ids of every operation that this agent has attempted; nothing is folded for that."""
+        parts = await asyncio.gather(*(self.scan(p, docs.agent_ops(agent_id)) for p in self.partitions(Topic.EFFECTS)))
+        return {key for part in parts for _, key in part.documents}
 
     async def _agent_operations(self, partition: Partition, agent_id: str) -> list[OperationView]:
         snapshot = await self.scan(partition, docs.agent_ops(agent_id))
@@ -295,7 +309,8 @@ class View:
     async def calls(self, agent_id: str) -> list[AgentFact]:
         """Calls that were reported to have bypassed the ledger."""
         facts = await self._agent_facts(agent_id, "call")
-        return [fact for fact in facts if fact.kind is AgentKind.CALL_REPORTED]
+        once = dict.fromkeys(facts)  # one that was published again stands there twice
+        return [fact for fact in once if fact.kind is AgentKind.CALL_REPORTED]
 
     async def _agent_facts(self, agent_id: str, family: str) -> list[AgentFact]:
         snapshot = await self.scan(self.agents_partition(agent_id), docs.agent_documents(family, agent_id))

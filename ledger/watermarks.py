@@ -6,12 +6,12 @@ The token is made to be embedded verbatim in a summary:
 
 The ids are percent-quoted: a token consists of `[A-Za-z0-9_.~%:-]` and its brackets. The
 checksum covers everything before it, so that a damaged token is told from a missing one.
-Looking for one, linear in the text's length:
+Looking for one takes time linear in the text's length:
 
-1. Escapes are resolved: JSON's and HTML's of any depth, Markdown's. Percent-quotes are
+1. Escapes of JSON, HTML and Markdown are resolved, nested ones too. Percent-quotes are
    not: an agent's name may itself look like a token.
-2. Between `[[` and `]]`, every character that no token has is dropped: spaces, line
-   breaks, quote and comment prefixes, quotes, invisible characters.
+2. Between `[[` and `]]`, what no token has is dropped: spaces, line breaks, quote and
+   comment prefixes, quotes, invisible characters.
 3. A hyphen beside a line break may belong to the token, to hyphenation, or to a list:
    it is read both ways, and the checksum decides.
 4. Where no token is intact, the text is searched for what is left of one.
@@ -33,8 +33,8 @@ from .errors import WatermarkMangledError
 from .positions import Position
 
 _PREFIX = "fencepost:w1:"
-_FIELD, _NUMBER = r"[A-Za-z0-9_.~%-]++", "[0-9]{1,20}"
-_BODY = re.compile(rf"({_PREFIX}({_FIELD}):({_FIELD}):({_FIELD}):({_NUMBER}\.{_NUMBER}):({_NUMBER})):([0-9a-f]{{10}})")
+_FIELD, _NUMBER, _HASH = r"[A-Za-z0-9_.~%-]++", "[0-9]{1,20}", "[0-9a-f]{10}"
+_BODY = re.compile(rf"({_PREFIX}({_FIELD}):({_FIELD}):({_FIELD}):({_NUMBER}\.{_NUMBER}):({_NUMBER})):({_HASH})")
 _GAP = r"[^A-Za-z0-9_.~%:\[\]]*+"
 _BRACKETED = re.compile(rf"\[{_GAP}\[(?={_GAP}f)([^\[\]]*+)\]{_GAP}\]")
 _SHORTEST, _LONGEST = 35, 8_192  # characters between the brackets; ids are at most 200 characters long
@@ -56,28 +56,26 @@ _BREAK = re.compile(rf"(?i)(?<!\\)\\++[nrt]|</?(?:{_TAGS})\b[^<>\[\]:]{{0,200}}>
 _TYPOGRAPHY = str.maketrans("\r\v\f\x85\u2028\u2029\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "\n" * 6 + "-" * 7)
 _DROPPED = bytes(set(range(128)) - set(f"{string.ascii_letters}{string.digits}_.~%:-[]\n".encode()))
 _AT_BREAK = re.compile(r"(?<!-)(-*+)\n([-\n]*+)")
-_DOUBTS = 10  # hyphens of one token that are read both ways, each by itself; more of them, all alike
-_READINGS = 5_000  # of one text
+_ALL_ALIKE = [
+    f"{a}|{b}" for a in ("(?!)", "=(?!=)", "=") for b in ("(?!)", r"(?<!\+)\+", r"\+")
+]  # none, one a line, all
+_DOUBTS = 10  # hyphens of one token that are read both ways also each by itself
+_READINGS = 2_500  # of one text
 
 # Step 4.
+_TAIL = r"[0-9]\.[0-9]++:[0-9]++:"  # of an epoch, and a sequence number
 _TRACE = re.compile(
     # A token's beginning, but no link to a page about fences: only words, and closed.
-    rf"(?i)\[{_GAP}\[{_GAP}fence(?!(?!post(?!s))[a-z |#'-]{{0,100}}\]\])"
+    rf"(?i)\[{_GAP}\[{_GAP}fence(?!(?!post(?!s))[^0-9:.…\[\]]{{0,100}}\]\])"
     # Its end, where the beginning was damaged, translated or cut off.
-    r"|[0-9]\.[0-9]++:[0-9]++:[0-9a-f]{10}(?![0-9a-f])"
-    r"|:[0-9]++:[0-9a-f]{10}\]\]"
-    r"|(?:…|(?<!\.)\.{2,}+)[0-9a-f:]{10,60}+\]\](?<=[0-9a-f]{10}\]\])"
+    rf"|{_TAIL}{_HASH}(?![0-9a-f])|:[0-9]++:{_HASH}\]\]"
+    rf"|(?:…|(?<!\.)\.{{2,}}+)[0-9a-f:]{{10,60}}+\]\](?<={_HASH}\]\])"
 )
-_SQUEEZED_TRACE = re.compile(
-    r"(?i)fencepost(?::|%3a)w[0-9]"
-    r"|[0-9]\.[0-9]++:[0-9]++:[0-9a-f]{10}\]\]"
-    r"|:w[0-9]:(?:[^:\[\]]*+:){3}[0-9]++\.[0-9]++:[0-9]"
-)
+_WRAPPED_TRACE = re.compile(rf"(?i)fencepost(:|%3a)w[0-9]|{_TAIL}{_HASH}\]\]|:w[0-9]:([^:\[\]]*+:){{3}}[0-9]*{_TAIL}")
 _LOOSE_BEGINNING = re.compile(r"(?i)fence[\s_.-]?post[^a-z0-9\[\]]{0,3}w[0-9]")
-_LOOSE_END = re.compile(r"(?i)[0-9]\.[0-9]++[^a-z0-9]{1,3}[0-9]++[^a-z0-9]{1,3}[0-9a-f]{10}(?![0-9a-z])")
-_EPOCH = r"[0-9]++\.[0-9]++:"
+_LOOSE_END = re.compile(r"(?i)[0-9]\.[0-9]++[^a-z0-9]{1,3}[0-9]++[^a-z0-9]{1,3}(?=[0-9]*[a-f])[0-9a-f]{10}(?![0-9a-z])")
 _BEGUN = re.compile(
-    rf"(?:\[\[)?{_PREFIX}({_FIELD}):({_FIELD}):(?!{_EPOCH})(?:{_FIELD}:{_EPOCH}[0-9]++:[0-9a-f]{{0,10}})?"
+    rf"(?:\[\[)?{_PREFIX}({_FIELD}):({_FIELD}):(?![0-9]+\.[0-9]+:)(?:{_FIELD}:[0-9]*{_TAIL}[0-9a-f]{{0,10}})?"
 )
 _CUT_OUT = "[]"  # in place of what was taken out, so that its neighbours do not become one
 
@@ -152,11 +150,9 @@ class Watermark:
                 and mangled are different answers: a mangled token means that a summary
                 has damaged what it had to keep.
         """
-        text = _resolved(text)
+        wanted, text = _Wanted(agent_id, ledger_id), _resolved(text)
         intact = list(_intact(text))
-        wanted = _Wanted(agent_id, ledger_id)
-        mine = [mark for mark, _ in intact if wanted.counts(mark)]
-        if mine:
+        if mine := [mark for mark, _ in intact if wanted.counts(mark)]:
             return max(mine, key=lambda mark: mark.point)
         if _has_trace(wanted.without_others(_without(text, [span for _, span in intact]))):
             raise WatermarkMangledError(
@@ -173,7 +169,7 @@ class Watermark:
 
 
 class _Wanted(NamedTuple):
-    """Whose tokens count; None for anybody's."""
+    """Whose tokens count (None: anybody's), and a text without the damaged ones that readably are others'."""
 
     agent_id: str | None
     ledger_id: str | None
@@ -182,10 +178,7 @@ class _Wanted(NamedTuple):
         return self.agent_id in {None, mark.agent_id} and self.ledger_id in {None, mark.ledger_id}
 
     def without_others(self, text: str) -> str:
-        """The text without the damaged tokens that readably belong to others."""
-        if self == (None, None):
-            return text
-        return _BEGUN.sub(self._begun, _BRACKETED.sub(self._closed, text))
+        return text if self == (None, None) else _BEGUN.sub(self._begun, _BRACKETED.sub(self._closed, text))
 
     def _closed(self, match: re.Match[str]) -> str:
         fields = match[1].split(":")
@@ -193,26 +186,24 @@ class _Wanted(NamedTuple):
         if not readable or not self._others(fields[2], fields[3]):
             return match[0]
         # Damage in the name itself reads as another's name; with the right name the checksum would fit.
-        for reading in itertools.islice(_readings(match[1]), 4):
-            parts = reading.split(":")
-            parts[2] = parts[2] if self.ledger_id is None else quote(self.ledger_id, safe="", errors="replace")
-            parts[3] = parts[3] if self.agent_id is None else quote(self.agent_id, safe="", errors="replace")
-            if _checksum(":".join(parts[:-1])) == parts[-1]:
+        for reading in itertools.islice(_readings(match[1]), len(_ALL_ALIKE)):
+            *body, checksum = reading.split(":")
+            body[2] = body[2] if self.ledger_id is None else quote(self.ledger_id, safe="", errors="replace")
+            body[3] = body[3] if self.agent_id is None else quote(self.agent_id, safe="", errors="replace")
+            if _checksum(":".join(body)) == checksum:
                 return f"[[fencepost{_CUT_OUT}"
         return _CUT_OUT
 
     def _begun(self, match: re.Match[str]) -> str:
-        shifted = self.agent_id is not None and not _names_another(
-            match[1], self.agent_id
-        )  # the ledger's field is lost
+        shifted = self.agent_id is not None and not _is_another(match[1], self.agent_id)  # the ledger's field is lost
         return match[0] if shifted or not self._others(match[1], match[2]) else _CUT_OUT
 
     def _others(self, ledger: str, agent: str) -> bool:
-        return _names_another(ledger, self.ledger_id) or _names_another(agent, self.agent_id)
+        return _is_another(ledger, self.ledger_id) or _is_another(agent, self.agent_id)
 
 
-def _names_another(field: str, name: str | None) -> bool:
-    """Whether a field readably names another agent or ledger: in whatever case, quoted or not."""
+def _is_another(field: str, name: str | None) -> bool:
+    """Whether a field readably names another than `name`, in whatever case, quoted or not."""
     spelled = _letters(field)
     if name is None or not spelled or ".." in field or "…" in field:
         return False
@@ -220,8 +211,7 @@ def _names_another(field: str, name: str | None) -> bool:
 
 
 def _letters(text: str) -> str:
-    """For comparing names: a hyphen may be a line's."""
-    return _squeezed(text).replace("\n", "").replace("-", "").casefold()
+    return re.sub(r"[-\n]", "", _squeezed(text)).casefold()  # a hyphen may be a line's
 
 
 def _resolved(text: str) -> str:
@@ -246,9 +236,8 @@ def _entity(match: re.Match[str]) -> str:
 
 def _intact(text: str) -> Iterator[tuple[Watermark, tuple[int, int]]]:
     """The intact tokens of a resolved text, and where they stand."""
-    left = _READINGS
+    left = _READINGS  # beyond the first of each: those are together no longer than the text
     for match in _BRACKETED.finditer(text):
-        # The first reading of each is free: together they are no longer than the text.
         for count, reading in enumerate(itertools.islice(_readings(match[1]), 1 + left)):
             left -= count > 0
             if (mark := _checked(reading)) is not None:
@@ -264,12 +253,9 @@ def _readings(content: str) -> Iterator[str]:
     if not squeezed.lstrip("=+").startswith("f") or len(squeezed) > _LONGEST:
         return
     first, *others = re.split("[=+]", squeezed)
-    if not others:
-        yield first
-        return
-    for trailing, leading in itertools.product(("-", ""), repeat=2):
-        yield squeezed.replace("=", trailing).replace("+", leading)
-    if len(others) <= _DOUBTS:
+    for those in _ALL_ALIKE if others else _ALL_ALIKE[:1]:
+        yield re.sub(those, "", squeezed).replace("=", "-").replace("+", "-")
+    if 0 < len(others) <= _DOUBTS:
         for hyphens in itertools.product(("-", ""), repeat=len(others)):
             yield first + "".join(map("".join, zip(hyphens, others, strict=True)))
 
@@ -295,9 +281,10 @@ def _without(text: str, spans: list[tuple[int, int]]) -> str:
 
 def _has_trace(text: str) -> bool:
     """Step 4: whether something is left of a token that is not intact."""
-    if _TRACE.search(text) or (_LOOSE_BEGINNING.search(text) and _LOOSE_END.search(text)):
+    begun = _LOOSE_BEGINNING.finditer(text)
+    if _TRACE.search(text) or any(_LOOSE_END.search(text, begin.end(), begin.end() + 500) for begin in begun):
         return True
-    return _SQUEEZED_TRACE.search(_AT_BREAK.sub("", _squeezed(text))) is not None  # what is wrapped
+    return _WRAPPED_TRACE.search(_AT_BREAK.sub("", _squeezed(text))) is not None
 
 
 def _checksum(body: str) -> str:

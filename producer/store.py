@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from ..ledger import history
+from ..ledger import client_properties, history
 from ..ledger.history import MAX_RECORD_BYTES
 from ..ledger.positions import Partition, Topic
 from ..schemas.bounds import Limits
@@ -35,14 +35,17 @@ def open_log(url: StoreUrl, *, settings: Settings | None = None) -> KafkaLog:
 
     Args:
         url: of the scheme kafka.
-        settings: the bounds; the default ones suit a claim deadline of half a minute.
+        settings: the bounds; the default ones suit a claim deadline of half a minute, with the TLS and SASL
+            settings of the file that the URL names.
 
     Raises:
         StoreUnavailableError: the brokers or a topic cannot be reached; trying again is safe.
         GuaranteeError: the schema registry refuses the schemas.
+        InvalidArgumentError: that file is not usable.
     """
     encode = _encoder(url)
-    channel = sharing.acquire(url.bootstrap, settings or Settings())
+    settings = settings or Settings(client_options=client_properties.read(url.client))
+    channel = sharing.acquire(url.bootstrap, settings)
     try:
         counts = {topic: channel.partitions(url.topic(topic)) for topic in Topic}
     except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from conformance.refunding import Refunds
 from conformance.worlds import Home, World, new_home
 
 from fencepost.ledger import Ledger
@@ -68,3 +69,8 @@ def world(home: Home, shared_ledger: Ledger, tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def ledger(world: World) -> Ledger:
     return world.ledger
+
+
+@pytest.fixture
+def refunds(world: World) -> Refunds:
+    return Refunds(world)

@@ -16,6 +16,7 @@ from fencepost.ledger import (
     OperationConflictError,
     OperationInDoubtError,
     StaleProjectionError,
+    Undo,
 )
 from fencepost.ledger.operations import Status
 
@@ -73,6 +74,7 @@ def test_key_scope_resource_and_cascades(session: AgentSession, world: World, le
     @session.effect(
         "billing.refund", kind=EffectClass.COMPENSATABLE, key=lambda order, **_: order, identity=("order", "cents"),
         resource="order:{order}", cascades=("crm:{order}", "mail:{cents}"), longest_run_s=5,
+        undo=Undo(action="billing.recharge", state_hash=lambda **_: "h", covers=("crm:{order}", "mail:{cents}")),
     )  # fmt: skip
     def refund(order: str, cents: int) -> None:
         del order, cents

@@ -178,18 +178,32 @@ def test_numbers_stay_complete(
     assert [f for f in world.ledger.verify().findings if f.where == session.session_id] == []
 
 
-@pytest.mark.parametrize("kind", ["CHECKPOINTED", "CALL_REPORTED"])
-def test_number_of_a_fact_that_may_still_arrive(
-    world: World, ledger: Ledger, session: AgentSession, faulty: FaultyLog, kind: str
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("kind", ["CHECKPOINTED", "CALL_REPORTED", "COMMITTED", "ABSORBED"])
+def test_number_of_a_fact_that_may_be_written(
+    world: World, ledger: Ledger, session: AgentSession, faulty: FaultyLog, kind: str, *, written: bool
 ) -> None:
-    """A fact that may be written later keeps its number open: what lies behind it is not known, and refused."""
-    faulty.fail(kind, UNKNOWN, written=False)
+    """Nobody knows whether a fact was written: once the log is back its number is accounted for, and nothing is lost."""
+    world.charge(ledger.session(f"other-{world.agent}").open(), "shared")
+    faulty.fail(kind, UNKNOWN, written=written)
     with pytest.raises(OutcomeUnknownError):
         act(world, session, kind)
+    if kind in {"CALL_REPORTED", "ABSORBED"}:
+        with pytest.raises(OutcomeUnknownError):
+            session.checkpoint("while it fails")
     faulty.heal()
     session.checkpoint("c")
-    verdict = ledger.preview_rollback(world.agent, checkpoint="c")
-    assert [reason.kind for reason in verdict.reasons] == [ReasonKind.WATERMARK_AHEAD]
+    until(lambda: "c" in ledger.agent(world.agent).checkpoints)
+    verdict = world.preview("c")
+    assert ReasonKind.WATERMARK_AHEAD not in {reason.kind for reason in verdict.reasons}
+    calls = ledger.submit(ledger._engine.view.calls(world.agent)).result()
+    assert [call.tool for call in calls] == (["shell"] if kind == "CALL_REPORTED" else [])
+    registered = ledger.agent(world.agent).checkpoints.keys() - {"while it fails"}
+    assert registered == ({"c", "lost"} if kind == "CHECKPOINTED" and written else {"c"})
+    if kind == "COMMITTED" and not written:  # still open, and told so
+        assert [reason.kind for reason in verdict.reasons] in ([], [ReasonKind.EFFECT_OWNED])
+    else:
+        assert verdict.authorised
 
 
 def act(world: World, session: AgentSession, kind: str) -> None:
@@ -197,6 +211,11 @@ def act(world: World, session: AgentSession, kind: str) -> None:
     if kind == "INTENDED":
         world.charge(session, "effect")
     elif kind == "CHECKPOINTED":
+        session.checkpoint("lost")
+    elif kind == "COMMITTED":
+        world.charge(session, "effect")
+    elif kind == "ABSORBED":
+        world.charge(session, "shared")
         session.checkpoint("lost")
     else:
         session.report_call("shell", kind=EffectClass.READ)

@@ -15,6 +15,7 @@ from fencepost.ledger import (
     NotFoundError,
     Policy,
     ReasonKind,
+    UndoPath,
     UnsafeRollbackError,
     VerdictKind,
     WayOn,
@@ -34,6 +35,8 @@ HARMLESS: list[dict[str, Any]] = [
 def do(session: AgentSession, tool: str, key: str, **options: Any) -> None:
     """One effect, committed."""
     options.setdefault("kind", EffectClass.IRREVERSIBLE)
+    if options["kind"] is EffectClass.COMPENSATABLE:  # committed without a hash of the state after it: not sealed
+        options["undo"] = UndoPath(action="undo", pre_state_hash="h")
     with session.attempt(tool, key=key, **options) as attempt:
         if attempt.owned:
             attempt.commit({"by": session.session_id})
@@ -177,7 +180,12 @@ def test_preview_fences_nobody(world: World, ledger: Ledger) -> None:
     with ledger.session(world.agent) as session:
         session.checkpoint("c")
         do(session, "mail.send", world.key("mail"))
-        do(session, "stock.book", world.key("stock"), kind=EffectClass.COMPENSATABLE)
+        way_back = UndoPath(action="unbook", pre_state_hash="before")
+        booked = session.attempt(
+            "stock.book", key=world.key("stock"), kind=EffectClass.COMPENSATABLE, undo=way_back
+        ).begin()
+        assert booked.owned
+        booked.commit("booked", post_state_hash="after")
         do(session, "cache.fill", world.key("cache"), kind=EffectClass.REPEATABLE)
         session.report_call("shell", kind=EffectClass.IRREVERSIBLE)
         session.checkpoint("behind")

@@ -1,8 +1,9 @@
 """A process of an agent, driven by a plan (JSON in its argument); answers one line of JSON a step.
 
-It uses what users use. Steps: charge, checkpoint, hold, begin, commit, rollback, close. Points inside `charge` at
-which the plan may kill it, hold it, or raise: "before effect", "after effect". Points of the protocol at which it may
-kill or hold: "before KIND" and "after KIND", where KIND is the fact that is published.
+It uses what users use. Steps: charge, refund, compensate, checkpoint, compact, hold, begin, commit, rollback, prune,
+close. Points inside `charge` and `refund` at which the plan may kill it, hold it, or raise: "before effect", "after
+effect"; inside `compensate`: "before inverse", "after inverse". Points of the protocol at which it may kill or hold:
+"before KIND" and "after KIND", where KIND is the fact that is published.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fencepost.ledger import AgentSession, EffectClass, EffectNotExecuted, FencepostError, Ledger
+from fencepost.ledger import AgentSession, EffectClass, EffectNotExecuted, FencepostError, Ledger, Plan
 
 HOLD_S = 90.0
 ERRORS = {"TimeoutError": TimeoutError, "EffectNotExecuted": EffectNotExecuted}
@@ -30,6 +31,7 @@ class Agent:
         self.ran = False
         self.attempt: Any = None
         self.session: AgentSession
+        self.ledger: Ledger
 
     def at(self, point: str) -> None:
         """Die, wait, or raise here, if the step says so."""
@@ -95,8 +97,36 @@ class Agent:
     def do_commit(self, step: dict[str, Any]) -> Any:
         self.attempt.commit(step.get("result"))
 
+    def do_refund(self, step: dict[str, Any]) -> Any:
+        from conformance.accounts import refund_of  # noqa: PLC0415 (see `main`)
+
+        def at(point: str) -> None:
+            self.ran = self.ran or point == "after effect"
+            self.at(point)
+
+        refund = refund_of(self.session, Path(self.plan["signals"]), step["action"], at=at, **step.get("options", {}))
+        return refund(step["order"], step["account"], step.get("cents", 1))
+
+    def do_compensate(self, step: dict[str, Any]) -> Any:
+        """Carry out an exported plan."""
+        from conformance.accounts import register  # noqa: PLC0415 (see `main`)
+
+        def at(point: str) -> None:
+            self.ran = self.ran or point == "after inverse"
+            self.at(point)
+
+        register(self.ledger, Path(self.plan["signals"]), step["action"], at=at, probe=step.get("probe", False))
+        report = self.ledger.compensate(
+            Plan.load(step["plan"]), approved_by=step.get("by", ""), accept_losses=step.get("accept", ())
+        )
+        return report.to_dict()
+
     def do_checkpoint(self, step: dict[str, Any]) -> Any:
         return self.session.checkpoint(step["id"]).token
+
+    def do_compact(self, step: dict[str, Any]) -> Any:
+        del step
+        return self.session.record_compaction(summary=self.session.watermark().token).generation
 
     def do_hold(self, step: dict[str, Any]) -> Any:
         self.hold(step["name"])
@@ -108,6 +138,9 @@ class Agent:
     def do_rollback(self, step: dict[str, Any]) -> Any:
         self.session = self.session.rollback(step["id"], policy=step.get("policy", "strict"))
         return self.session.session_id
+
+    def do_prune(self, step: dict[str, Any]) -> Any:
+        return self.session.prune(step["branch"]).kind.value
 
     def do_close(self, step: dict[str, Any]) -> Any:
         del step
@@ -153,7 +186,9 @@ def main() -> None:
     plan = agent.plan
     if plan.get("armed"):
         arm(agent)
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # what it shares with the tests
     with Ledger.open(plan["url"]) as ledger:
+        agent.ledger = ledger
         agent.session = ledger.session(plan["agent"], plan["branch"], resumed_from=plan.get("resumed_from")).open()
         for step in plan["steps"]:
             try:

@@ -17,7 +17,7 @@ SESSION = {
 }  # fmt: skip
 BRANCH = {
     "branch_id", "parent_branch_id", "fork_checkpoint", "segment", "sessions", "session_id", "live", "checkpoints",
-    "closed",
+    "closed", "pruned",
 }  # fmt: skip
 CHECKPOINT = {
     "checkpoint_id", "branch_id", "session_id", "token", "epoch", "seq", "owned", "generation", "state_digest",
@@ -41,7 +41,7 @@ LAG = {
 }  # fmt: skip
 VERDICT = {
     "verdict", "authorised", "agent_id", "branch_id", "checkpoint_id", "policy", "reasons", "crossed", "ways_on",
-    "rollback_id", "fenced", "dry_run", "age_s", "outlook",
+    "rollback_id", "fenced", "dry_run", "age_s", "outlook", "by", "evidence", "plan",
 }  # fmt: skip
 
 Golden = tuple[str, int, str, set[str], dict[str, set[str]]]
@@ -56,15 +56,26 @@ GOLDEN: list[Golden] = [
         "unsafe", "age_s"}}),
     ("agents show nightly", 0, "agent", {
         "agent_id", "unsafe", "pending_rollback", "sessions", "branches", "rollbacks", "open_operations", "age_s",
+        "declarations", "obligations",
     }, {"sessions": SESSION, "branches": BRANCH}),
-    ("ops list", 0, "operations", {"operations"}, {"operations": SUMMARY}),
+    ("ops list", 0, "operations", {"operations", "next_after"}, {"operations": SUMMARY}),
     (f"ops show {CHARGE}", 0, "operation", OPERATION, {"attempts": {
         "attempt_id", "position", "state", "owner", "agent_id", "branch_id", "session_id", "epoch", "seq", "round",
         "time_ms", "outcome", "outcome_position", "error"}}),
     ("checkpoints list nightly", 0, "checkpoints", {"agent_id", "checkpoints"}, {"checkpoints": CHECKPOINT}),
     ("checkpoints show nightly c1", 0, "checkpoint", CHECKPOINT | {"agent_id"}, {}),
-    ("branch list nightly", 0, "branches", {"agent_id", "branches"}, {"branches": BRANCH}),
+    ("branch list nightly", 0, "branches", {"agent_id", "branches", "obligations"}, {
+        "branches": BRANCH | {"obligations"}}),
     ("branch fork nightly plan-c --checkpoint c1", 0, "branch", BRANCH | {"agent_id"}, {}),
+    ("branch prune nightly plan-b", 0, "prune", {
+        "verdict", "restored", "agent_id", "branch_id", "checkpoint_id", "prune_id", "free", "adopted", "compensated",
+        "undoable", "orphans", "undecided", "violations", "to_compensate", "siblings",
+        "dry_run", "age_s"}, {}),
+    ("branch obligations nightly", 0, "obligations", {"agent_id", "obligations"}, {}),
+    ("branch report nightly", 0, "speculation", {"agent_id", "rows", "total"}, {"rows": {
+        "fan_out", "forks", "pruned", "prune_rate", "committed", "adopted", "compensated", "to_compensate", "orphans",
+        "violations", "undecided"}}),
+    ("rollback held nightly", 0, "held", {"agent_id", "held"}, {}),
     ("rollback preview nightly --checkpoint c1", 3, "verdict", VERDICT, {"reasons": {"kind", "text", "effect"}}),
     ("rollback authorize nightly --checkpoint c1", 3, "verdict", VERDICT, {"reasons": {"kind", "text", "effect"}}),
     ("in-doubt list", 0, "in_doubt", {"operations"}, {"operations": {

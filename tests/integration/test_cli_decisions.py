@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cli_kit import CHARGE, DOUBT, MAIL, Run, answer, error, resolve, run_fixture, template_fixture, url_fixture  # noqa: F401 - found by their names
 
-from fencepost.ledger import EffectClass, Ledger
+from fencepost.ledger import DivergenceHeldError, EffectClass, Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,6 +161,10 @@ def nothing(op):
     return None
 async def later(op):
     return sent(op)
+async def breaks_later(op):
+    raise OSError("cable")
+async def nothing_later(op):
+    return None
 def quits(op):
     raise SystemError("away")
 probes = {"mail.send": sent}
@@ -178,9 +182,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop("some_probes", None)
 
 
-@pytest.mark.parametrize("name", ["", ":probes", ":sent"])
+@pytest.mark.parametrize("name", ["", ":probes", ":sent", ":later"])
 def test_probe(run: Run, module: str, name: str) -> None:
-    """A probe is a function or a mapping of tools to functions; its answer is recorded."""
+    """A probe is a function, awaited or not, or a mapping of tools to functions; its answer is recorded."""
     values = answer(run("in-doubt", "probe", DOUBT, "--module", f"{module}{name}", "--json"))
     assert set(values) == {"schema", "op_id", "outcome", "evidence", "result", "status", "version"}
     assert (values["outcome"], values["status"]) == ("COMMITTED", "committed")
@@ -226,7 +230,8 @@ def test_probe_that_cannot_be_had(run: Run, module: str, name: str) -> None:
         ("broken", "failed: OSError: cable"),
         ("quits", "failed: SystemError: away"),
         ("nothing", "gave NoneType, not a ProbeAnswer"),
-        ("later", "is asynchronous"),
+        ("breaks_later", "failed: OSError: cable"),
+        ("nothing_later", "gave NoneType, not a ProbeAnswer"),
     ],
 )
 def test_probe_that_fails(run: Run, module: str, name: str, why: str) -> None:
@@ -241,3 +246,66 @@ def test_probe_that_fails(run: Run, module: str, name: str, why: str) -> None:
     assert "Traceback" not in result.stderr
     assert "cable" not in run(*line, "--debug").stdout
     assert answer(run("ops", "show", DOUBT, "--json"))["status"] == "in doubt"
+
+
+# -- after a gated rollback ------------------------------------------------------------------
+
+
+@pytest.fixture
+def gone_back(run: Run, url: str) -> str:
+    """An agent that went back over a charge, worded its request differently, and is held; the held operation."""
+    resolve(run, DOUBT, "--committed")
+    line = ("rollback", "authorize", "nightly", "--checkpoint", "c1", "--policy", "gated", "--json")
+    verdict = answer(run(*line, "--by", "ann", "--evidence", "the check failed"))
+    assert (verdict["by"], verdict["evidence"]) == ("ann", "the check failed")
+    with Ledger.open(url) as ledger, ledger.session("nightly") as session:
+        with pytest.raises(DivergenceHeldError):
+            session.attempt("billing.charge", key="A-1", kind=EffectClass.IRREVERSIBLE, identity={"cents": 50}).begin()
+        session.checkpoint("drained")
+    return "billing.charge:A-1"
+
+
+def test_held_and_declared_the_same(run: Run, url: str, gone_back: str) -> None:
+    """What waits is listed with what was asked for; declared the same it waits no more, and its result comes back."""
+    [waiting] = answer(run("rollback", "held", "nightly", "--json"))["held"]
+    assert (waiting["op_id"], waiting["candidates"]) == (gone_back, [CHARGE])
+    assert json.loads(waiting["arguments"]) == {"cents": 50}
+    text = run("rollback", "held", "nightly").stdout
+    assert gone_back in text
+    assert CHARGE in text
+    line = ("rollback", "declare", "nightly", gone_back, "--same-as", CHARGE, "--by", "ann", "--evidence", "one order")
+    values = answer(run(*line, "--json"))
+    assert (values["declared_as"], values["same_as"], values["by"]) == ("same", CHARGE, "ann")
+    assert answer(run("rollback", "held", "nightly", "--json"))["held"] == []
+    assert "Nothing is held." in run("rollback", "held", "nightly").stdout
+    with Ledger.open(url) as ledger, ledger.session("nightly") as session:
+        attempt = session.attempt("billing.charge", key="A-1", kind=EffectClass.IRREVERSIBLE).begin()
+        assert (attempt.owned, attempt.result) == (False, {"id": "ch-1"})
+
+
+def test_declared_new_for_good(run: Run, gone_back: str) -> None:
+    """The first declaration counts: another one is a conflict (6); it is shown with who made it and why."""
+    line = ("rollback", "declare", "nightly", gone_back, "--by", "ann", "--evidence", "another order")
+    assert "new" in run(*line, "--new").stdout
+    told = error(run(*line, "--same-as", CHARGE, "--json"), 6)
+    assert "by ann" in told["message"]
+    shown = answer(run("agents", "show", "nightly", "--json"))
+    [declared] = shown["declarations"]
+    assert (declared["op_id"], declared["declared_as"], declared["evidence"]) == (gone_back, "new", "another order")
+    [rollback] = shown["rollbacks"]
+    assert (rollback["by"], rollback["evidence"], rollback["policy"]) == ("ann", "the check failed", "GATED")
+    assert {effect["op_id"] for effect in rollback["crossed"]} == {CHARGE, DOUBT}
+    text = run("agents", "show", "nightly").stdout
+    for part in ("the check failed", "another order", CHARGE, "PROCEED_GATED"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--new", "--same-as", CHARGE), ("--new", "--by", " "), ("--same-as", "nothing")]
+)
+def test_declared_wrongly(run: Run, gone_back: str, options: tuple[str, ...]) -> None:
+    """Neither or both, by nobody, or the same as nothing: a wrong call (2), and it stays held."""
+    line = ("rollback", "declare", "nightly", gone_back, "--evidence", "seen", "--by", "ann", *options)
+    assert run(*line).exit_code == 2
+    assert len(answer(run("rollback", "held", "nightly", "--json"))["held"]) == 1
+    assert run("rollback", "held", "nobody").exit_code == 5

@@ -62,6 +62,24 @@ def test_operations_by_status(run: Run) -> None:
     assert answer(run("ops", "show", DOUBT, "--json"))["status"] == "in doubt"
 
 
+def test_operations_by_pages(run: Run) -> None:
+    """A page ends with the name to go on behind; filters hold for all pages; a stream gives a line each."""
+    first = answer(run("ops", "list", "--json", "--limit", "2"))
+    assert [op["op_id"] for op in first["operations"]] == sorted([CHARGE, DOUBT, "docs.read:1"])[:2]
+    assert first["next_after"] == first["operations"][-1]["op_id"]
+    second = answer(run("ops", "list", "--json", "--limit", "2", "--after", first["next_after"]))
+    assert ([op["op_id"] for op in second["operations"]], second["next_after"]) == ([DOUBT], None)
+    assert answer(run("ops", "list", "--json", "--limit", "3"))["next_after"] is None
+    assert "--after" in run("ops", "list", "--limit", "1").stderr
+    by_tool = answer(run("ops", "list", "--json", "--tool", "mail.send"))
+    assert [op["op_id"] for op in by_tool["operations"]] == [DOUBT]
+    lines = [json.loads(line) for line in run("ops", "list", "--stream", "--json").stdout.splitlines()]
+    assert [line["op_id"] for line in lines] == sorted([CHARGE, DOUBT, "docs.read:1"])
+    assert {line["schema"] for line in lines} == {"fencepost.operation_summary.v1"}
+    text = run("ops", "list", "--stream", "--status", "in-doubt").stdout
+    assert text == f"{DOUBT}  mail.send  in doubt  nightly\n"
+
+
 def test_operation_with_every_fact(run: Run) -> None:
     """An operation is shown with each fact at its position, recorded JSON decoded."""
     values = answer(run("ops", "show", CHARGE, "--json"))

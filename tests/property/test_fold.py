@@ -52,6 +52,11 @@ effects = st.builds(
     result=st.none() | st.binary(max_size=3),
     outcome=few(Outcome),
     version=versions,
+    by=few(["", "ann"]),
+    manifest=st.none() | st.just(b"{}"),
+    manifest_digest=few(["", "d"]),
+    plan_digest=few(["", "p", "q"]),
+    losses=few([(), ("mail",)]),
 )
 tokens = st.one_of(
     st.builds(lambda at, seq: Watermark("l", "agent", "main", at, seq).token, positions, st.integers(0, 9)),
@@ -96,6 +101,14 @@ def test_the_fold_of_an_operation_is_total_and_keeps_its_promises(facts: History
         assert op.settled is None
     if op.status is Status.COMMITTED:
         assert op.settled is not None
+    if op.status is Status.COMPENSATING:
+        assert op.undoing is not None
+        assert op.settled is not None
+    elif op.status is not Status.UNSAFE:
+        assert op.undoing is None
+    assert op.undoing is None or op.undoing in [u.fact for u in op.undoings if u.effective]
+    assert op.sealed_manifest is None or op.stands
+    assert {loss for fact in op.compensations for loss in fact.losses} == set(op.losses)
     assert op.round == 1 + len(op.compensations)
     assert all(a.attempt_id in op.attempts for a in op.anomalies)
     assert op.version == "" or Position.parse(op.version) in {p for p, _ in facts}

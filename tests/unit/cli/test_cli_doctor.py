@@ -126,3 +126,19 @@ def test_the_table_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 1
     assert max(map(len, result.stdout.splitlines())) <= 120
     assert "effects/39" in result.stdout
+
+
+def test_init_tells_what_is_weak_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Creating a ledger on a development broker warns of each weak setting once, and logs nothing besides."""
+
+    async def initialise(store: FakeStore, **options: object) -> str:
+        del options
+        await store.terms()  # which logs the same
+        return "l1"
+
+    monkeypatch.setattr("fencepost.ledger.stores.open_store", lambda _: FakeStore(IDENTITY, []))
+    monkeypatch.setattr("fencepost.ledger.setup.initialise", initialise)
+    result = CliRunner().invoke(cli.cli, ["--url", "kafka://k:9092/p?projection=redis://r:6379/0", "init"])
+    assert (result.exit_code, result.stdout.strip()) == (0, "l1")
+    assert result.stderr.count(WEAK.name) == 1
+    assert caplog.records == []

@@ -46,8 +46,11 @@ def test_every_command_is_there() -> None:
     """The command line has exactly the commands that its reference lists."""
     assert {" ".join(path) for path, _ in LEAVES} == {
         "demo", "init", "doctor", "status", "agents list", "agents show", "ops list", "ops show", "ops tail",
-        "checkpoints list", "checkpoints show", "replay", "rollback preview", "rollback authorize", "branch list",
-        "branch fork", "in-doubt list", "in-doubt show", "in-doubt probe", "in-doubt resolve", "projector run",
+        "checkpoints list", "checkpoints show", "checkpoints latest",
+        "compactions list", "compactions show", "resume check", "replay", "rollback preview", "rollback authorize", "rollback held", "rollback declare", "branch list",
+        "compensate list", "compensate plan", "compensate approve", "compensate verify", "compensate run",
+        "branch fork", "branch prune", "branch adopt", "branch obligations", "branch report",
+        "in-doubt list", "in-doubt show", "in-doubt probe", "in-doubt resolve", "projector run",
         "projector lag", "projector rebuild", "projector verify", "export", "import",
     }  # fmt: skip
 
@@ -74,7 +77,7 @@ def test_overview_names_every_command_and_exit_code() -> None:
         assert f"  {name} " in text
     for code in (0, 1, 2, 3, 4, 5, 6, 7, 130):
         assert f"  {code} " in text
-    for name in ("ops tail", "branch list", "branch fork"):
+    for name in ("ops tail", "branch fork", "branch prune"):
         assert f"`{name}`" in text
 
 

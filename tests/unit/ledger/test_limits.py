@@ -12,7 +12,7 @@ def test_the_defaults_fit_into_a_record() -> None:
     assert Limits().max_result_bytes > 0
 
 
-@pytest.mark.parametrize("name", ["max_history_bytes", "max_arguments_bytes", "max_result_bytes"])
+@pytest.mark.parametrize("name", ["max_history_bytes", "max_arguments_bytes", "max_result_bytes", "max_manifest_bytes"])
 def test_limits_that_would_not_fit_are_refused(name: str) -> None:
     """A commit that does not fit could never be recorded."""
     with pytest.raises(InvalidArgumentError, match="limits: "):

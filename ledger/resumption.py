@@ -1,0 +1,296 @@
+"""Whether an agent may go on from a restored context as it is: resume, or reconcile (DESIGN section 6).
+
+`decide` answers `Resume` only if nothing of this holds; each that holds is a reason to reconcile:
+    1. the checkpoint is not registered, does not count, was left behind, or its watermark cannot be used
+    2. the summary is of another generation than the checkpoint, by its number or by its text; its token
+       is damaged, or stands beside the checkpoint's path
+    3. the agent did something after the checkpoint, which the checkpoint therefore does not know
+    4. once a context was compacted: an effect on the checkpoint's path is not named verbatim, in the
+       summary or the state; where no summary is given, in what its compaction found to be named
+    5. an effect that the checkpoint takes for done was undone since, and the text does not say so
+    6. a fact that the next turn depends on is not present verbatim (`dependencies.py`)
+Reads, and other effects of which a repeat does no harm, are no reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .compaction_rules import text_digest
+from .contexts import Context
+from .dependencies import Sources, look, newest_digests
+from .errors import WatermarkMangledError
+from .facts import Dropped
+from .guard import Evidence, SeenOperation, checkpoint_reasons, effect_reasons
+from .lineage import ROOT
+from .operations import Operation, Status, compensation_op_id
+from .positions import Position
+from .replay import ReplayedOperation, replay_forward, told_at
+from .resume_answers import Reconcile, Resume, UndoneEffect
+from .summaries import named
+from .verdicts import Blocker, Reason, ReasonKind
+from .watermarks import Point, Watermark
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be restored, and what its next turn depends on.
+
+    Attributes:
+        summary_generation: of the summary that is in the restored state.
+        depends_on: the facts, each with the digest that the caller names, if any.
+        summary, state: their texts, where the caller has them; nothing is present in a text that is not given.
+        held: reference → text that the caller can vouch for by its digest.
+    """
+
+    checkpoint_id: str
+    summary_generation: int
+    depends_on: tuple[Dropped, ...] = ()
+    summary: str = ""
+    state: str = ""
+    held: Mapping[str, str | bytes] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """All that is restored."""
+        return f"{self.summary}\n{self.state}" if self.summary and self.state else self.summary or self.state
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the ledger shows of an agent that is to be restored.
+
+    Attributes:
+        evidence: as for the guard; its operations are all that the agent attempted or absorbed.
+        others: operations of other agents that the next turn depends on.
+        unanswered: reference → why the caller's resolver has no text of it.
+    """
+
+    evidence: Evidence
+    context: Context
+    others: Sequence[SeenOperation] = ()
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+    age_s: float = 0.0
+
+
+def decide(found: Found, question: Question) -> Resume | Reconcile:
+    """The answer, from what is applied. See the module for the rules."""
+    return _Decision(found, question).answer()
+
+
+def unheld(found: Found, question: Question) -> tuple[str, ...]:
+    """The facts that neither the ledger nor the caller has brought back: for the caller's own source."""
+    return tuple(look(question.depends_on, _Decision(found, question).sources).missing)
+
+
+class _Decision:
+    """One question, with what the ledger shows."""
+
+    def __init__(self, found: Found, question: Question) -> None:
+        self.found, self.question, self.evidence = found, question, found.evidence
+        self.agent, self.mark = found.evidence.agent, found.evidence.mark
+        self.checkpoint = found.context.checkpoints.get(question.checkpoint_id)
+        self.generation = self.checkpoint.generation if self.checkpoint else 0
+        self.path: Mapping[Position, int] = self.agent.path(self.mark.point) if self.mark else {}
+        context = found.context
+        self.compactions = context.compactions_at(self.mark.point) if self.mark else context.compactions
+        self.operations = {seen.operation.op_id: seen for seen in (*found.others, *found.evidence.operations)}
+        self.sources = Sources(
+            question.text,
+            self.operations,
+            newest_digests(c.dropped for c in self.compactions),
+            question.held,
+            found.unanswered,
+        )
+
+    def answer(self) -> Resume | Reconcile:
+        lost, undone = self._lost(), self._undone()
+        presence = look(self.question.depends_on, self.sources)
+        reasons = (
+            *self._checkpoint_reasons(),
+            *self._summary_reasons(),
+            *effect_reasons(self.evidence),
+            *(_not_named(seen.operation) for seen in lost),
+            *(_was_undone(one) for one in undone),
+            *(_not_present(reference) for reference in presence.absent),
+        )
+        shared: dict[str, Any] = {
+            "agent_id": self.agent.agent_id,
+            "branch_id": self.evidence.branch_id,
+            "checkpoint_id": self.question.checkpoint_id,
+            "generation": self.generation,
+            "summary_generation": self.question.summary_generation,
+            "token": self.mark.token if self.mark else "",
+            "open_operations": self._open_then(),
+            "losses": {name: seen.operation.losses for name, seen in self.operations.items() if seen.operation.losses},
+            "age_s": self.found.age_s,
+        }
+        if not reasons:
+            return Resume(**shared)
+        return Reconcile(
+            **shared,
+            reasons=reasons,
+            effects=self._effects(lost),
+            recovered={**self._dropped_results(lost), **presence.recovered},
+            missing=presence.missing,
+            undone=tuple(undone),
+        )
+
+    # -- 1 and 2: the checkpoint and the summary ---------------------------------------
+
+    def _checkpoint_reasons(self) -> Iterator[Reason]:
+        name = self.question.checkpoint_id
+        refused = [c.rejected for c in self.found.context.every if c.checkpoint_id == name]
+        if self.checkpoint is None and refused:
+            yield Reason(ReasonKind.CHECKPOINT_DOES_NOT_COUNT, f"checkpoint {name} does not count: {refused[-1]}")
+        else:
+            yield from checkpoint_reasons(self.evidence)
+        if self.agent.pending is not None:
+            text = f"rollback {self.agent.pending.rollback_id} of the agent is being decided"
+            yield Reason(ReasonKind.ROLLBACK_PENDING, text)
+
+    def _summary_reasons(self) -> Iterator[Reason]:
+        given = self.question.summary_generation
+        if self.checkpoint is not None and given != self.generation:
+            kind = ReasonKind.SUMMARY_OLDER if given < self.generation else ReasonKind.SUMMARY_NEWER
+            yield Reason(kind, f"the summary is of generation {given}, the checkpoint of {self.generation}")
+        yield from self._text_reasons()
+        yield from self._token_reasons()
+
+    def _text_reasons(self) -> Iterator[Reason]:
+        """The same text may have been recorded as another generation's, or on another path under the same number."""
+        if not self.question.summary:
+            return
+        digest = text_digest(self.question.summary, "summary")
+        recorded = [c for c in self.found.context.compactions if c.summary_digest == digest]
+        if recorded and not any(c.generation == self.generation for c in recorded if c in self.compactions):
+            other = recorded[-1]
+            text = (
+                f"the summary is the one that was recorded as generation {other.generation} of branch "
+                f"{other.branch_id} at {other.position}, not the checkpoint's"
+            )
+            yield Reason(ReasonKind.SUMMARY_OF_ANOTHER_GENERATION, text)
+
+    def _token_reasons(self) -> Iterator[Reason]:
+        if not self.question.text or self.mark is None:
+            return
+        mark, text = self.mark, self.question.text
+        try:
+            newest = Watermark.find(text, agent_id=mark.agent_id, ledger_id=mark.ledger_id)
+        except WatermarkMangledError:
+            yield Reason(ReasonKind.WATERMARK_UNREADABLE, "the restored text holds a damaged watermark token")
+            return
+        if newest is not None and newest.seq > self.path.get(newest.epoch, -1):
+            text = (
+                f"the restored text carries the watermark {newest.epoch}/{newest.seq}, which the checkpoint at "
+                f"{mark.epoch}/{mark.seq} does not know: they did not move together"
+            )
+            yield Reason(ReasonKind.WATERMARK_MISMATCH, text)
+
+    # -- 4 and 5: what the checkpoint knows, and the context may not -------------------
+
+    def _lost(self) -> list[SeenOperation]:
+        """Effects that the checkpoint knows and the context does not name."""
+        if self.generation == 0 and self.question.summary_generation == 0:
+            return []  # no summary has touched the context
+        known = {
+            seen.operation.op_id: seen
+            for seen in self.evidence.operations
+            if seen.operation.status is Status.COMMITTED and not seen.operation.harmless and self._is_known(seen)
+        }
+        names = self._named(known)
+        return [seen for op_id, seen in known.items() if op_id not in names]
+
+    def _is_known(self, seen: SeenOperation) -> bool:
+        places = told_at(self.agent, seen, self.evidence.absorbed)
+        return not seen.unsafe and any(self.agent.knows(self.path, *place) for place in places)
+
+    def _named(self, op_ids: Collection[str]) -> set[str]:
+        """Those that the restored text names; without a summary, those that its compaction found named in it."""
+        names = named(self.question.text, op_ids)
+        if not self.question.summary:
+            given = self.question.summary_generation
+            names.update(*[c.kept for c in self.compactions if c.generation == given][-1:])
+        return names
+
+    def _undone(self) -> list[UndoneEffect]:
+        found = [one for seen in self.evidence.operations for one in self._undone_rounds(seen.operation)]
+        names = self._named([one.undo_op_id for one in found])
+        return [one for one in found if one.undo_op_id not in names]
+
+    def _undone_rounds(self, operation: Operation) -> Iterator[UndoneEffect]:
+        """The newest round that the checkpoint knows, if it is over: who knows a later one knows of the end."""
+        for number in range(operation.round, 0, -1):
+            if not self._knows_round(operation, number):
+                continue
+            if number < operation.round and not operation.harmless:
+                ended = operation.compensations[number - 1]
+                undo = compensation_op_id(operation.op_id, number)
+                yield UndoneEffect(operation.op_id, operation.tool, number, undo, ended.by)
+            return
+
+    def _knows_round(self, operation: Operation, number: int) -> bool:
+        facts = [
+            fact
+            for attempt in operation.attempts.values()
+            if attempt.owned and attempt.intent.round == number
+            for fact in (attempt.intent, attempt.outcome)
+            if fact is not None and fact.agent_id == self.agent.agent_id
+        ]
+        places = [Point(f.epoch, f.seq) for f in facts]
+        places += self.evidence.absorbed.get((operation.op_id, number), ())
+        return any(self.agent.knows(self.path, *place) for place in places)
+
+    # -- what the agent is told --------------------------------------------------------
+
+    def _effects(self, lost: Collection[SeenOperation]) -> tuple[ReplayedOperation, ...]:
+        def since(point: Point) -> list[ReplayedOperation]:
+            return replay_forward(self.agent, self.evidence.operations, self.evidence.absorbed, since=point)
+
+        wanted = {seen.operation.op_id for seen in lost}
+        wanted |= {op.op_id for op in since(self.mark.point if self.mark else ROOT)}
+        return tuple(op for op in since(ROOT) if op.op_id in wanted)
+
+    def _dropped_results(self, lost: Collection[SeenOperation]) -> Mapping[str, Any]:
+        """Recorded results that a compaction dropped together with the record of the effect."""
+        dropped = {d.reference for c in self.compactions for d in c.dropped}
+        names = [seen.operation.op_id for seen in lost if seen.operation.op_id in dropped]
+        return look((Dropped(name) for name in names), replace(self.sources, text="")).recovered
+
+    def _open_then(self) -> dict[str, str]:
+        owned = self.checkpoint.fact.owned if self.checkpoint else ()
+        return {op_id: _status(self.operations.get(op_id)) for op_id in owned}
+
+
+def _status(seen: SeenOperation | None) -> str:
+    if seen is None:
+        return Status.FREE.value
+    if seen.unsafe:
+        return Status.UNSAFE.value
+    in_doubt = seen.operation.status is Status.OWNED and seen.owner_ended
+    return (Status.IN_DOUBT if in_doubt else seen.operation.status).value
+
+
+def _not_named(operation: Operation) -> Reason:
+    settled = operation.settled
+    text = (
+        f"{operation.op_id} ({operation.tool}, {operation.effect_class.value}) is done, and the restored text does not "
+        "name it: it may keep the request and have lost the action"
+    )
+    effect = Blocker(
+        operation.op_id, operation.tool, settled.seq if settled else 0, operation.effect_class,
+        operation.status.value, settled.branch_id if settled else "", round=operation.round,
+    )  # fmt: skip
+    return Reason(ReasonKind.EFFECT_NOT_NAMED, text, effect)
+
+
+def _was_undone(one: UndoneEffect) -> Reason:
+    text = f"{one.op_id} ({one.tool}, round {one.round}) was undone by {one.by or 'somebody'}; the checkpoint has it as done"
+    return Reason(ReasonKind.EFFECT_UNDONE, text)
+
+
+def _not_present(reference: str) -> Reason:
+    text = f"{reference}, on which the next turn depends, is not present verbatim in the restored text"
+    return Reason(ReasonKind.DEPENDENCY_NOT_PRESENT, text)

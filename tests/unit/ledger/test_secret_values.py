@@ -1,0 +1,215 @@
+"""Arguments that are declared secret: what stands for them, and where their values are looked for."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fencepost.ledger.calls import EffectOptions, Tool
+from fencepost.ledger.errors import InvalidArgumentError
+from fencepost.ledger.facts import EffectClass, EffectFact, EffectKind, ResultForm
+from fencepost.ledger.secret_values import HIDDEN, MARK, NO_SECRETS, secrets_of, stretched
+
+CARD = "4111-1111/1111 1111"
+OPTIONS = EffectOptions(tool="bank.pay", kind=EffectClass.IRREVERSIBLE, secret=("card",))
+
+
+def pay(order: str, card: str, note: str = "") -> None:
+    del order, card, note
+
+
+def tool(**values: Any) -> Tool:
+    return Tool(**{"function": pay, "options": OPTIONS, "content": ("note",), **values})
+
+
+def bound(order: str, card: Any, *, of: Tool | None = None, **more: Any) -> Any:
+    return (of or tool()).bind((order, card), more, scope="ticket-7", occurrence=1)
+
+
+def test_another_secret_is_another_operation_and_neither_is_shown() -> None:
+    """In identity a secret tells operations apart; the recorded arguments have the same mark for every value."""
+    one, same, other = bound("A1", CARD), bound("A1", CARD, note="x"), bound("A1", "5500")
+    assert one.op_id == same.op_id != other.op_id
+    assert one.identity_digest == same.identity_digest != other.identity_digest
+    assert json.loads(one.arguments)["card"] == json.loads(other.arguments)["card"] == MARK
+    assert "4111" not in f"{one} {one!r} {one.op_id} {one.arguments}"
+
+
+def test_what_stands_for_a_secret_is_the_same_everywhere() -> None:
+    """It depends on the tool, the argument's name and the value, and on nothing of the host, ledger, or time."""
+    assert (
+        stretched(CARD, tool="bank.pay", name="card")
+        == "ac1e41e8556b85bde442cb97f9d5245a8c26b645048b23b761d9188e4e9c74a9"
+    )
+    different = {stretched(CARD, tool=t, name=n) for t in ("bank.pay", "bank.pay2") for n in ("card", "pin")}
+    assert len(different) == 4
+
+
+def test_content_that_is_secret_leaves_no_trace() -> None:
+    """A secret that does not tell operations apart is in no digest either."""
+    options = EffectOptions(tool="mail.send", kind=EffectClass.IRREVERSIBLE, secret=("note",))
+    one, other = (bound("A1", "c", of=tool(options=options), note=note) for note in ("one", "another"))
+    assert (one.op_id, one.content_digest, one.arguments) == (other.op_id, other.content_digest, other.arguments)
+
+
+def test_secret_that_is_no_part_of_the_operation() -> None:
+    """It is in nothing that is recorded, and is looked for all the same."""
+    by_order = tool(identity=("order",))
+    call = bound("A1", CARD, of=by_order)
+    assert call.op_id == bound("A1", "5500", of=by_order).op_id
+    assert CARD not in call.secrets.hidden(f"declined: {CARD}")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"card {CARD} declined", f"card {HIDDEN} declined"),
+        ("card 4111-1111%2F1111%201111 declined", f"card {HIDDEN} declined"),
+        ("cut off: 4111-1111/11", f"cut off: {HIDDEN}"),
+        ("nothing of the kind", "nothing of the kind"),
+        ("4111", HIDDEN),
+    ],
+)
+def test_secrets_are_taken_out_of_texts(text: str, expected: str) -> None:
+    """Plainly, quoted for a URL, and where the text was cut in the middle of it."""
+    assert secrets_of({"card": CARD}, ["card"]).hidden(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"number": CARD, "cvv": 123}, "cvv=123"),
+        ([CARD, "hunter2"], "password hunter2!"),
+        (b"\x00\xffkey", "00ff6b6579"),
+        ('quo"te', json.dumps({"password": 'quo"te'})),
+        ("é\n", repr("é\n")),
+        (dt.date(1970, 1, 31), "born 1970-01-31"),
+        (12345678901234567890, "12345678901234567890"),
+    ],
+)
+def test_secrets_of_any_form_are_found(value: Any, text: str) -> None:
+    """Each part of a nested value, bytes, and what JSON and Python make of text."""
+    assert HIDDEN in secrets_of({"x": value}, ["x"]).hidden(text)
+
+
+def test_names_and_truth_are_no_secrets() -> None:
+    """The structure of a secret value, and whether something is true, would hide half of every text."""
+    found = secrets_of({"x": {"number": "77001", "default": True, "none": None}}, ["x"])
+    assert found.texts == ("77001",)
+
+
+def fact(**values: Any) -> EffectFact:
+    return EffectFact(kind=EffectKind.COMMITTED, result_form=ResultForm.JSON, **values)
+
+
+@pytest.mark.parametrize(
+    ("result", "kept"),
+    [
+        ({"id": "r-1"}, True),
+        ({"id": f"r-{CARD}"}, False),
+        ({"seen": {CARD: 1}}, False),
+        ([[CARD]], False),
+        (None, True),
+    ],
+)
+def test_result_that_holds_a_secret_is_not_kept(result: Any, *, kept: bool) -> None:
+    """It is a commit without a result, which says why; not even its digest stays."""
+    data = None if result is None else json.dumps(result).encode()
+    given = fact(result=data, result_digest="d")
+    found = secrets_of({"card": CARD}, ["card"]).kept_out(given)
+    assert (found == given) is kept
+    assert kept or (found.result, found.result_form, found.result_digest) == (None, ResultForm.NOT_ENCODABLE, "")
+
+
+def test_short_secrets_are_taken_out_of_texts_and_looked_for_as_words_in_results() -> None:
+    """Three digits occur in any number by chance: a result is given up only for the whole word."""
+    found = secrets_of({"cvv": "123"}, ["cvv"])
+    assert found.hidden("code 91234") == f"code 9{HIDDEN}4"
+    assert found.kept_out(fact(result=b'{"id":"91234"}')).result is not None
+    assert found.kept_out(fact(result=b'{"cvv":123}')).result is None
+
+
+def test_way_back_that_holds_a_secret_is_not_sealed() -> None:
+    """The effect is a commit without one; the round's number is no secret, whatever the secret is."""
+    found = secrets_of({"pin": "123"}, ["pin"])
+    given = fact(manifest=b'{"action":{"payload":{"pin":"123"}},"round":123}', manifest_digest="d")
+    assert (found.kept_out(given).manifest, found.kept_out(given).manifest_digest) == (None, "")
+    assert found.kept_out(fact(manifest=b'{"action":{},"round":123}')).manifest is not None
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"resource": "card:{card}"}, "resource"),
+        ({"cascades": ("cache:{card[0]}",)}, "cascades"),
+        ({"key_argument": "card"}, "key_argument"),
+        ({"options": EffectOptions(tool="t", kind=EffectClass.READ, secret=("crad",))}, "identity"),
+    ],
+)
+def test_declarations_that_would_show_a_secret(values: dict[str, Any], field: str) -> None:
+    """Refused when the tool is declared, a misspelt name too."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        tool(**values)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"key": lambda card, **_: card}, "key"),
+        ({"key": lambda order, card, **_: f"{order}-{card[-4:]}x{card}"}, "key"),
+        ({"scope": lambda card, **_: f"card {card}"}, "scope"),
+    ],
+)
+def test_names_are_never_made_from_a_secret(values: dict[str, Any], field: str) -> None:
+    """What makes a key or a scope does not get the value, and what it makes of the mark is refused."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        bound("A1", CARD, of=tool(**values))
+    assert caught.value.field == field
+    assert "4111" not in str(caught.value.to_dict())
+
+
+@pytest.mark.parametrize(
+    "values", [{"key": f"k-{CARD}"}, {"key": "k", "resource": CARD}, {"key": "k", "cascades": [CARD]}]
+)
+def test_names_that_are_given_are_looked_through(values: dict[str, Any]) -> None:
+    """An attempt's key, resource, and cascades come from the caller."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        OPTIONS.call(scope="s", identity={"card": CARD}, **values)
+    assert "4111" not in str(caught.value.to_dict())
+
+
+def test_secret_without_a_canonical_form_is_not_shown() -> None:
+    """The error names the argument, and neither it nor its causes the value."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        bound("A1", object())
+    assert (caught.value.field, caught.value.__cause__) == ("card", None)
+    assert "object at" not in str(caught.value)
+
+
+def test_misspelt_secret_of_an_attempt() -> None:
+    """Nothing is called, so that nothing is written down by mistake."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        OPTIONS.call(scope="s", key="k", identity={"crad": CARD})
+    assert caught.value.field == "secret"
+
+
+def test_a_call_without_secrets_is_as_it_was() -> None:
+    """Nothing is looked for where nothing is declared."""
+    given = fact(result=b'{"a":1}', error="text", manifest=b"{}")
+    assert NO_SECRETS.kept_out(given) is given
+    assert secrets_of({"a": 1}, []) is NO_SECRETS
+
+
+@settings(max_examples=200)
+@given(st.text(min_size=1), st.text(), st.text())
+def test_no_text_keeps_a_secret(secret: str, before: str, after: str) -> None:
+    """Wherever it stands in a text, nothing of it is left but by chance of its own letters in what hides it."""
+    found = secrets_of({"x": secret}, ["x"])
+    cleared = found.hidden(f"{before}{secret}{after}").replace(HIDDEN, "")
+    assert secret not in cleared or secret in HIDDEN
