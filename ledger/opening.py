@@ -17,6 +17,7 @@ from .errors import FencedError, RefusedError, RollbackPendingError, StoreUnavai
 from .facts import AgentFact, AgentKind
 from .guard import Reason, ReasonKind
 from .lineage import ROOT, Branch, Checkpoint, Session
+from .rollbacks import withdraw
 from .sessions import SessionState
 from .view import AgentView
 from .watermarks import Point, Watermark
@@ -168,13 +169,5 @@ async def _withdraw_if_stale(engine: Engine, view: AgentView) -> None:
     pending = view.agent.pending
     if pending is None or view.header.now_ms - pending.fact.time_ms < STALE_ROLLBACK_S * 1000:
         return
-    fact = AgentFact(
-        kind=AgentKind.ROLLBACK_DECIDED,
-        agent_id=view.agent.agent_id,
-        branch_id=pending.branch_id,
-        rollback_id=pending.rollback_id,
-        verdict="WITHDRAWN",
-        reasons=("its guard did not decide",),
-        time_ms=engine.clock.wall_ms(),
-    )
-    await engine.publish_agent(log_keys.rollback(view.agent.agent_id, pending.rollback_id), fact)
+    agent_id = view.agent.agent_id
+    await withdraw(engine, agent_id, pending.branch_id, pending.rollback_id, why="its guard did not decide")

@@ -6,6 +6,7 @@
     2. publish a fence for every branch that descends from it, to every effects partition
     3. wait until all are applied, then decide on what stands before them
     4. publish the decision and wait: the first decision in the log counts
+A guard that cannot decide withdraws what it has requested, so that whoever asks next is not held up by it.
 No lock, no transaction, no trust in the projection's freshness: an intent before its fence is
 seen by the decision, one after it is rejected.
 """
@@ -13,12 +14,14 @@ seen by the decision, one after it is rejected.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 from . import log_keys
 from . import projection as docs
 from .engine import Engine
 from .errors import (
+    FencepostError,
     NotFoundError,
     RollbackPendingError,
     WatermarkMangledError,
@@ -42,6 +45,8 @@ from .ports import DocumentKey
 from .view import AgentView, age_s
 from .watermarks import Watermark
 
+WITHDRAW_S = 2.0
+"""How long a guard that gave up tries to say so."""
 UNDER_WAY_S = 1.0
 """How long an effect that looks owned is looked at again: its outcome may be written and not applied yet."""
 
@@ -80,18 +85,37 @@ async def authorize(
     transient = {ReasonKind.WATERMARK_AHEAD}
     if not early.authorised and not all(reason.kind in transient for reason in early.reasons):
         return early
-    rollback = await _request(engine, view, evidence, policy, deadline=deadline)
-    await engine.fence(
-        agent_id,
-        rollback.branches,
-        rollback.position,
-        deadline=deadline,
-        reason=f"rollback {rollback.rollback_id}",
+    rollback_id = engine.new_id()
+    try:
+        rollback = await _request(engine, view, evidence, policy, rollback_id=rollback_id, deadline=deadline)
+        await engine.fence(
+            agent_id, rollback.branches, rollback.position, deadline=deadline, reason=f"rollback {rollback_id}"
+        )
+        view = await engine.view.agent(agent_id)
+        evidence = await gather(engine, view, checkpoint_id, branch_id=evidence.branch_id, restored=restored)
+        verdict = replace(decide(evidence, policy), rollback_id=rollback_id, fenced=True)
+        return await _record(engine, verdict, deadline=deadline)
+    except (NotFoundError, RollbackPendingError):  # it was not accepted, so it holds nobody up
+        raise
+    except BaseException:
+        with contextlib.suppress(FencepostError, TimeoutError):
+            async with asyncio.timeout(WITHDRAW_S):
+                await withdraw(engine, agent_id, evidence.branch_id, rollback_id, why="its guard could not decide")
+        raise
+
+
+async def withdraw(engine: Engine, agent_id: str, branch_id: str, rollback_id: str, *, why: str) -> None:
+    """Decide, as withdrawn, a rollback that nobody else decides; of several decisions the first counts."""
+    fact = AgentFact(
+        kind=AgentKind.ROLLBACK_DECIDED,
+        agent_id=agent_id,
+        branch_id=branch_id,
+        rollback_id=rollback_id,
+        verdict="WITHDRAWN",
+        reasons=(why,),
+        time_ms=engine.clock.wall_ms(),
     )
-    view = await engine.view.agent(agent_id)
-    evidence = await gather(engine, view, checkpoint_id, branch_id=evidence.branch_id, restored=restored)
-    verdict = replace(decide(evidence, policy), rollback_id=rollback.rollback_id, fenced=True)
-    return await _record(engine, verdict, deadline=deadline)
+    await engine.publish_agent(log_keys.rollback(agent_id, rollback_id), fact)
 
 
 async def preview(
@@ -180,9 +204,11 @@ def _claimed(restored: str) -> tuple[Watermark | None, str]:
     return found, "" if found else "no watermark token"
 
 
-async def _request(engine: Engine, view: AgentView, evidence: Evidence, policy: Policy, *, deadline: float) -> Rollback:
+async def _request(
+    engine: Engine, view: AgentView, evidence: Evidence, policy: Policy, *, rollback_id: str, deadline: float
+) -> Rollback:
     """Step 1. Raises RollbackPendingError, NotFoundError, StaleProjectionError."""
-    agent_id, rollback_id = evidence.agent.agent_id, engine.new_id()
+    agent_id = evidence.agent.agent_id
     branch = view.agent.branches[evidence.branch_id]
     fact = AgentFact(
         kind=AgentKind.ROLLBACK_REQUESTED,
