@@ -11,7 +11,7 @@ import click
 from .cli_app import App
 from .cli_commands import Command, leave
 from .cli_output import duration, warn
-from .errors import GuaranteeError, StaleProjectionError
+from .errors import GuaranteeError, StaleProjectionError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -102,8 +102,10 @@ async def _checked(store: Store) -> tuple[Sequence[Check], Sequence[Check]]:
     try:
         with _silent("fencepost.store"):  # the warnings are in the table
             found = (await store.terms()).identity
-    except GuaranteeError:  # told already: what is refused is among the checks
-        return checks, ()
+    except (GuaranteeError, StoreUnavailableError):
+        if all(check.ok or check.severity == "warn" for check in checks):
+            raise
+        return checks, ()  # told already: what is refused, or does not answer, is among the checks
     recorded = await asyncio.to_thread(_recorded_identity, store) if found else ""
     if not recorded:
         return checks, ()
@@ -228,11 +230,13 @@ async def partition_status(engine: Engine, partition: Partition, problems: list[
 
 
 async def _counts(engine: Engine, problems: list[str]) -> dict[str, Any] | None:
+    from .quarantine import listed  # noqa: PLC0415 - takes its time
     from .resolutions import open_operations  # noqa: PLC0415 - takes its time
 
     try:
         agents = await engine.view.agents()
         states = [item.state for item in await open_operations(engine)]
+        records = [record.standing.value for record in await listed(engine)]
     except StaleProjectionError as error:
         problems.append(error.message)
         return None
@@ -241,6 +245,7 @@ async def _counts(engine: Engine, problems: list[str]) -> dict[str, Any] | None:
         "open_operations": len(states),
         "in_flight": states.count("in flight"),
         "need_attention": sum(state != "in flight" for state in states),
+        "set_aside": len(records) - records.count("released"),
     }
 
 
@@ -254,6 +259,7 @@ def _show_status(app: App, payload: dict[str, Any]) -> None:
             ("open operations", counts.get("open_operations")),
             ("in flight", counts.get("in_flight")),
             ("need attention", counts.get("need_attention")),
+            ("set aside", counts.get("set_aside")),
         )
     )
     app.out.text("")

@@ -185,9 +185,7 @@ class Agent:
         checkpoint = self._random.choice(self._checkpoints[-2:])
         policy = "gated" if self._random.random() < 0.4 else "strict"
         verdict = await self._ledger.authorize_rollback(self.name, checkpoint=checkpoint, policy=policy)
-        said = Decided(
-            self.name, verdict.rollback_id, verdict.kind.value, verdict.target or ROOT, time.monotonic_ns()
-        )
+        said = Decided(self.name, verdict.rollback_id, verdict.kind.value, verdict.target or ROOT, time.monotonic_ns())
         self._notes.decided(said)
         return verdict.fenced
 

@@ -1,16 +1,16 @@
 """Checks what a run left behind against the promises. Pure: it reads values and knows no clock, no Kafka, and no Redis.
 
-    at most once     a key of the outside world is used once at most, an operation once a round
-    mediated         nothing is run before its own intent is acknowledged, and by nobody but the owner
-    outcome          what happened is committed or said to be in doubt; a call that says it did not run did not
-    guard            no authorised rollback goes back over an effect, and nothing of what was left runs afterwards
-    fold             projection = fold(every record), also of what compaction left
-    acknowledged     every acknowledged fact stands at its offset and in the history that the log has at the end
-    sequence         a sealed session's numbers are complete; watermarks of a session never go back
-    answers          what an absorbed call got is what the winner recorded
-    owner            every commit has an owner: no anomaly
-    typed            no error of a client gets out of a call
-    tap              the archive itself has no gap; without it nothing above is proved
+at most once     a key of the outside world is used once at most, an operation once a round
+mediated         nothing is run before its own intent is acknowledged, and by nobody but the owner
+outcome          what happened is committed or said to be in doubt; a call that says it did not run did not
+guard            no authorised rollback goes back over an effect, and nothing of what was left runs afterwards
+fold             projection = fold(every record), also of what compaction left
+acknowledged     every acknowledged fact stands at its offset and in the history that the log has at the end
+sequence         a sealed session's numbers are complete; watermarks of a session never go back
+answers          what an absorbed call got is what the winner recorded
+owner            every commit has an owner: no anomaly
+typed            no error of a client gets out of a call
+tap              the archive itself has no gap; without it nothing above is proved
 """
 
 from __future__ import annotations

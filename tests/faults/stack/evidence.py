@@ -1,12 +1,12 @@
 """What a run leaves behind, as files of lines of JSON, and the same as values for the checker.
 
-    sink.jsonl          what happened to the outside world, written by the sink alone
-    acked.NAME.jsonl    each fact that an agent's publish was acknowledged for
-    calls.NAME.jsonl    what each call of an agent came to
-    decisions.NAME.jsonl what the guard said
-    tap.jsonl           every record of the log, as it came, before any compaction
-    log.jsonl           every record that is in the log at the end
-    projection.jsonl    every document that is in Redis at the end
+sink.jsonl          what happened to the outside world, written by the sink alone
+acked.NAME.jsonl    each fact that an agent's publish was acknowledged for
+calls.NAME.jsonl    what each call of an agent came to
+decisions.NAME.jsonl what the guard said
+tap.jsonl           every record of the log, as it came, before any compaction
+log.jsonl           every record that is in the log at the end
+projection.jsonl    every document that is in Redis at the end
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ TESTS = Path(__file__).parents[2]
 PATIENCE_S = 90.0
 
 
-def create(bootstrap: str, redis_url: str, *, partitions: int = 2, development: bool = True, lag_ms: int = DAY_MS) -> Rig:
+def create(
+    bootstrap: str, redis_url: str, *, partitions: int = 2, development: bool = True, lag_ms: int = DAY_MS
+) -> Rig:
     """A new ledger with topics of its own."""
     prefix = f"s{os.getpid()}-{secrets.token_hex(4)}"
     url = f"kafka://{bootstrap}/{prefix}?projection={redis_url}" + ("&development=1" if development else "")
@@ -180,7 +182,22 @@ class Stage:
     def wait_for_hits(self, more: int, timeout_s: float = PATIENCE_S) -> None:
         """Wait until the outside world was changed so much more often: the agents get on."""
         wanted = self.hits() + more
-        assert wait_until(lambda: self.hits() >= wanted, timeout_s), f"{self.hits()} hits, wanted {wanted}; {self.said()}"
+        assert wait_until(lambda: self.hits() >= wanted, timeout_s), (
+            f"{self.hits()} hits, wanted {wanted}; {self.said()}"
+        )
+
+    def wait_until_quiet(self, for_s: float = 1.0, timeout_s: float = 30.0) -> int:
+        """Wait until the outside world has not been changed for a while; how often it was changed till then."""
+        seen, since = self.hits(), time.monotonic()
+
+        def quiet() -> bool:
+            nonlocal seen, since
+            if (now := self.hits()) != seen:
+                seen, since = now, time.monotonic()
+            return time.monotonic() - since >= for_s
+
+        assert wait_until(quiet, timeout_s), "the agents go on"
+        return seen
 
     def said(self) -> str:
         """The ends of the logs, for an error message."""

@@ -1,6 +1,6 @@
 """Archives every record of a ledger's log as it comes, so that what compaction removes later is known.
 
-    python tap.py URL PARTITIONS FILE
+python tap.py URL PARTITIONS FILE
 """
 
 from __future__ import annotations
