@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .facts import EffectClass, Outcome
     from .guard import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
     from .operations import Operation
+    from .quarantine import QuarantinedDetails, QuarantinedRecord, Standing
     from .replay import ReplayedOperation
     from .resolutions import OpenOperation, ProbeAnswer
     from .service import AgentWatermark
@@ -71,6 +72,7 @@ _HOMES = {
     "facts": ["EffectClass", "Outcome"],
     "guard": ["Blocker", "Policy", "Reason", "ReasonKind", "Verdict", "VerdictKind", "WayOn"],
     "operations": ["Operation"],
+    "quarantine": ["QuarantinedDetails", "QuarantinedRecord", "Standing"],
     "replay": ["ReplayedOperation"],
     "resolutions": ["OpenOperation", "ProbeAnswer"],
     "service": ["AgentWatermark"],
@@ -85,8 +87,8 @@ __all__ = [
     "EffectNotExecuted", "FencedError", "FencepostError", "GuaranteeError", "InvalidArgumentError",
     "Ledger", "Limits", "LogGapError", "NotFoundError", "OpenOperation", "Operation",
     "OperationConflictError", "OperationInDoubtError", "OperationInFlightError", "Outcome", "OutcomeUnknownError", "Policy",
-    "ProbeAnswer", "PublishRefusedError", "Reason", "ReasonKind", "RecordTooLargeError", "RefusedError",
-    "ReplayedOperation", "ResultNotRecordedError", "RollbackPendingError", "StaleProjectionError",
+    "ProbeAnswer", "PublishRefusedError", "QuarantinedDetails", "QuarantinedRecord", "Reason", "ReasonKind", "RecordTooLargeError", "RefusedError",
+    "ReplayedOperation", "ResultNotRecordedError", "RollbackPendingError", "StaleProjectionError", "Standing",
     "StoreClosedError", "StoreError", "StoreUnavailableError", "TooManyAttemptsError", "UndecidedError",
     "UnsafeRollbackError", "UsageError", "Verdict", "VerdictKind", "VersionMovedError", "Watermark",
     "WatermarkMangledError", "WayOn",

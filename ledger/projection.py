@@ -23,7 +23,16 @@ from typing import NamedTuple
 
 from ..schemas.errors import DecodeError, EncodeError
 from . import history, log_keys
-from .facts import EffectFact, EffectKind, decode_agent, decode_effect, encode_effect
+from .facts import (
+    AgentFact,
+    AgentKind,
+    EffectFact,
+    EffectKind,
+    decode_agent,
+    decode_effect,
+    encode_agent,
+    encode_effect,
+)
 from .history import History, LogEntry, PositionedFact, Record
 from .operations import Status, fold_operation
 from .ports import DocumentKey, Header, Step
@@ -40,6 +49,7 @@ AGENTS = "agents"
 LEDGER = "ledger"
 UNKNOWN_TIME_MS = 1
 """Stands for the unknown time of an old record: older than any limit."""
+_SET_ASIDE = "the record at this position was set aside"
 SEQ_CHUNK = 1024
 """Sequence numbers are kept as bitmaps, so many bits a document."""
 
@@ -238,35 +248,36 @@ class PartitionFold:
         )
 
     def _set_aside(self, entry: LogEntry) -> None:
-        place = {"partition": str(self.partition), "offset": entry.offset}
-        note = json.dumps({**place, "key": entry.key, "problem": entry.problem})
+        place = {"partition": str(self.partition), "offset": entry.offset, "generation": self.header.generation}
+        said = {"key": entry.key, "problem": entry.problem, "time_ms": entry.time_ms, "stray": entry.stray}
+        note = json.dumps({**place, **said})
         self._put(DocumentKey(SET_ASIDE, str(entry.offset)), note.encode())
         document = document_of(self.partition.topic, entry.key) if entry.key is not None else None
         if entry.key is None or document is None or entry.stray:
             return
         self._put(DocumentKey(UNSAFE, entry.key), note.encode())
-        if document.collection == OPS:
+        if document.collection == OPS or log_keys.agent_of(entry.key):
             self._mark_unsafe(entry, document)
         if self._get(document):
             self._owe(entry.key, Debt(entry.offset, entry.time_ms))
 
     def _mark_unsafe(self, entry: LogEntry, document: DocumentKey) -> None:
-        """Put into the operation's own history that a record of it could not be taken.
+        """Put into the key's own history that a record of it could not be taken.
 
         The record itself is removed by the log cleaner one day; a projection that is rebuilt
-        afterwards would take the operation for a safe one.
+        afterwards would take the operation, or the agent, for a safe one.
         """
         position = Position(self.header.generation, entry.offset)
-        known = history.merge(
-            read_history(self._get(document)), (PositionedFact(position, set_aside_mark(document.key)),)
-        )
-        self._put(DocumentKey(OPEN, document.key), b"unsafe")
+        known = history.merge(read_history(self._get(document)), (PositionedFact(position, mark_of(document)),))
+        if document.collection == OPS:
+            self._put(DocumentKey(OPEN, document.key), b"unsafe")
         try:
             written = write_history(document.key, known)
         except EncodeError:  # no room for the mark: the unsafe note stands by itself
             return
         self._put(document, written)
-        self._index_operation(document.key, known, ())
+        if document.collection == OPS:
+            self._index_operation(document.key, known, ())
 
     def _apply_fence(self, entry: LogEntry, record: Record) -> None:
         owner = log_keys.fence_of(record.key)
@@ -300,7 +311,7 @@ class PartitionFold:
         if document.collection == OPS:
             self._index_operation(record.key, known, new)
         else:
-            self._index_agent(record.key)
+            self._index_agent(record.key, document, known)
         self._note_seqs(new)
         self._settle_debt(entry, covered=set(said) >= set(known))
 
@@ -428,10 +439,17 @@ class PartitionFold:
                 self._put(DocumentKey(agent_ops(agent_id), op_id), b"")
                 self._put(DocumentKey(AGENTS, agent_id), b"")
 
-    def _index_agent(self, key: str) -> None:
+    def _index_agent(self, key: str, document: DocumentKey, known: History) -> None:
         owner = log_keys.agent_of(key)
-        if owner:
-            self._put(DocumentKey(AGENTS, owner[1]), b"")
+        if not owner:
+            return
+        self._put(DocumentKey(AGENTS, owner[1]), b"")
+        mark = mark_of(document)
+        marked = [position for position, data in known if data == mark]
+        if marked and not self._get(DocumentKey(UNSAFE, key)):  # the record itself is gone from the log
+            at = {"partition": str(self.partition), "offset": marked[-1].offset, "generation": marked[-1].generation}
+            note = {**at, "key": key, "problem": "it could not be taken", "time_ms": 0, "stray": False}
+            self._put(DocumentKey(UNSAFE, key), json.dumps(note).encode())
 
     def _note_seqs(self, new: History) -> None:
         for _, data in new:
@@ -482,9 +500,18 @@ def rejection(intent: EffectFact) -> bytes:
 
 def set_aside_mark(op_id: str) -> bytes:
     """The fact that stands in for a record that could not be taken: of no known kind, so unsafe."""
-    return encode_effect(
-        EffectFact(kind=EffectKind.UNKNOWN, op_id=op_id, reason="the record at this position was set aside")
-    )
+    return encode_effect(EffectFact(kind=EffectKind.UNKNOWN, op_id=op_id, reason=_SET_ASIDE))
+
+
+def set_aside_agent_mark(agent_id: str) -> bytes:
+    """The same in the history of an agent's key."""
+    return encode_agent(AgentFact(kind=AgentKind.UNKNOWN, agent_id=agent_id, evidence=_SET_ASIDE))
+
+
+def mark_of(document: DocumentKey) -> bytes:
+    """The mark that this document's history gets for a record that could not be taken."""
+    owner = log_keys.agent_of(document.key)
+    return set_aside_agent_mark(owner[1]) if document.collection != OPS and owner else set_aside_mark(document.key)
 
 
 def reassertion(key: str, document: bytes | None) -> Record:

@@ -22,6 +22,7 @@ from .lineage import Agent, Checkpoint, Session, fold_agent, fold_checkpoints
 from .operations import Operation, Status, fold_operation
 from .ports import DocumentKey, Header, Snapshot, Store
 from .positions import Partition, Position, Topic
+from .set_aside import is_given, read_note, without_marks, word_about
 from .watermarks import Point, low_water
 
 
@@ -239,12 +240,40 @@ class View:
             self.scan(partition, docs.agent_documents("checkpoint", agent_id)),
             self.scan(partition, docs.UNSAFE),
         )
-        agent = fold_agent(agent_id, _all_facts(structure))
+        agent = fold_agent(agent_id, _agent_facts_of(structure))
         bad = [key.key for key in unsafe.documents if log_keys.agent_of(key.key) in _families(agent_id)]
+        bad = await self.not_released(partition, bad)
         if bad and not agent.unsafe:
             agent.unsafe = f"records that were set aside under {', '.join(sorted(bad)[:3])}"
-        facts = tuple(_all_facts(marks))
+        facts = tuple(_agent_facts_of(marks))
         return AgentView(agent, fold_checkpoints(agent, facts), facts, structure.header)
+
+    async def not_released(self, partition: Partition, unsafe: Iterable[str]) -> list[str]:
+        """Of unsafe keys those about which no operator has given his word, record by record.
+
+        An operation's key is safe as soon as the operation is resolved, and none of these then.
+        """
+        found = []
+        for key in unsafe:
+            document = docs.document_of(partition.topic, key)
+            if (
+                document is None
+                or document.collection == docs.OPS
+                or not await self._released(partition, document, key)
+            ):
+                found.append(key)
+        return found
+
+    async def _released(self, partition: Partition, document: DocumentKey, key: str) -> bool:
+        note = DocumentKey(docs.UNSAFE, key)
+        snapshot = await self.read(partition, [document, note])
+        if note not in snapshot.documents:
+            return True
+        noted = read_note(partition, snapshot.documents[note], snapshot.header.generation)
+        _, marked = without_marks(key, partition.topic, docs.read_history(snapshot.documents.get(document)))
+        words = {word_about(partition.topic, key, position) for position in (noted.position, *marked)}
+        operations = await asyncio.gather(*(self.folded(word) for word in sorted(words)))
+        return all(is_given(operation) for operation, _ in operations)
 
     async def known_agent(self, agent_id: str) -> AgentView:
         """As `agent`; raises NotFoundError for one that the ledger has never seen."""
@@ -280,7 +309,7 @@ class View:
 
     async def _agent_facts(self, agent_id: str, family: str) -> list[AgentFact]:
         snapshot = await self.scan(self.agents_partition(agent_id), docs.agent_documents(family, agent_id))
-        return [decode_agent(fact) for _, fact in _all_facts(snapshot)]
+        return [decode_agent(fact) for _, fact in _agent_facts_of(snapshot)]
 
     async def seqs(self, session: Session) -> set[int]:
         """The sequence numbers that the projection has seen of a session."""
@@ -323,6 +352,12 @@ def _families(agent_id: str) -> set[tuple[str, str]]:
 def _all_facts(snapshot: Snapshot) -> Iterable[PositionedFact]:
     for data in snapshot.documents.values():
         yield from docs.read_history(data)
+
+
+def _agent_facts_of(snapshot: Snapshot) -> Iterable[PositionedFact]:
+    """All facts but the marks of records that were set aside: what stands against the agent is said by its notes."""
+    for key, data in snapshot.documents.items():
+        yield from without_marks(key.key, Topic.AGENTS, docs.read_history(data))[0]
 
 
 def _problem(note: bytes | None) -> str:

@@ -8,9 +8,13 @@ import secrets
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from conformance.waiting import until
 
 from fencepost.deploy.processes import Process
 from fencepost.ledger import Ledger, urls
+from fencepost.ledger.positions import Partition
 from fencepost.ledger.setup import initialise
 from fencepost.ledger.stores import open_store
 
@@ -80,6 +84,55 @@ class Home:
         embedded_tables.begin_again(sql)
         sql.execute("COMMIT")
         sql.close()
+
+    def poison(self, partition: Partition, key: bytes | None, value: bytes) -> int:
+        """Put a record into the log past every check, as a broken or foreign writer would; its offset, once applied."""
+        if self.embedded:
+            offset = self._insert(partition, key or b"", value)
+            self.rebuild()
+        else:
+            offset = self._produce(partition, key, value)
+        until(lambda: asyncio.run(self._applied(partition)) > offset)
+        return offset
+
+    async def _applied(self, partition: Partition) -> int:
+        store = open_store(self.url)
+        try:
+            return (await store.projection.read(partition, [])).header.applied_offset
+        finally:
+            await store.close()
+
+    def _insert(self, partition: Partition, key: bytes, value: bytes) -> int:
+        import apsw  # noqa: PLC0415
+
+        from fencepost.ledger import embedded_tables as tables  # noqa: PLC0415
+
+        sql = apsw.Connection(urls.parse(self.url).path)
+        sql.set_busy_timeout(10_000)
+        sql.execute("BEGIN IMMEDIATE")
+        offset, now = tables.log_bounds(sql, partition)[1], tables.now_ms()
+        place = (partition.topic.value, partition.number, offset, now)
+        text = key.decode() if key.decode(errors="ignore").encode() == key else ""
+        row = (*place, key, value, tables.row_checksum(*place, text, value))
+        sql.execute("INSERT INTO log VALUES (?, ?, ?, ?, CAST(? AS TEXT), ?, ?)", row)
+        sql.execute("COMMIT")
+        sql.close()
+        return offset
+
+    def _produce(self, partition: Partition, key: bytes | None, value: bytes) -> int:
+        from confluent_kafka import Producer  # noqa: PLC0415
+
+        parsed = urls.parse(self.url)
+        reports: list[tuple[Any, Any]] = []
+        producer = Producer({"bootstrap.servers": parsed.bootstrap})
+        topic = parsed.topic(partition.topic)
+        producer.produce(
+            topic, value, key, partition.number, on_delivery=lambda error, message: reports.append((error, message))
+        )
+        assert producer.flush(30) == 0
+        [(error, message)] = reports
+        assert error is None
+        return int(message.offset())
 
     def rebuild(self) -> None:
         """Bring a lost projection back; a projector does it by itself."""

@@ -55,7 +55,10 @@ def test_a_record_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(log: Mem
     log.append("x", intended("a", op_id="x"))
     log.project()
     note = json.loads(log.collection(SET_ASIDE)["0"])
-    assert note == {"partition": "effects/0", "offset": 0, "key": OP, "problem": "undecodable: rubbish"}
+    assert note == {
+        "partition": "effects/0", "offset": 0, "generation": 0, "key": OP, "problem": "undecodable: rubbish",
+        "time_ms": 1000, "stray": False,
+    }  # fmt: skip
     assert log.collection(UNSAFE).keys() == {OP}
     assert log.collection(OPEN)[OP] == b"unsafe"
     assert log.operation("x").status.value == "owned"
