@@ -28,6 +28,7 @@ NOT_COMPARED = frozenset({docs.DEBTS, docs.UNJUDGED, docs.SET_ASIDE, docs.UNSAFE
 _STEP_RECORDS = 500
 _KEPT_DOCUMENTS = 2_000
 _JUDGED_AT_ONCE = 200
+_GAPS = 999
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Refold:
         scratch: an empty one.
 
     Attributes:
-        gaps: what the log left out, the widest-reaching last; bounded.
+        gaps: what the log left out; the last thousand.
         records: how many were read.
     """
 
@@ -67,29 +68,26 @@ class Refold:
         """Fold the records up to `end`, exclusive; nothing when that is reached already."""
         if end <= self.applied and self._fold.header.opened:
             return
-        first, _ = reader.bounds(self.partition)
         for entry in reader.entries(self.partition, start=self.applied, end=end):
-            self._take(entry, first)
+            self._take(entry)
             self.records += 1
             if self.records % _STEP_RECORDS == 0:
                 self._store()
                 progress(str(self.partition), entry.offset + 1, end)
-        self._skip(end, first)
+        self._skip(end)
         self._store()
         self._open_if_due()
 
-    def _take(self, entry: LogEntry, first: int) -> None:
+    def _take(self, entry: LogEntry) -> None:
         self._open_if_due()
-        self._skip(entry.offset, first)
+        self._skip(entry.offset)
         needed = self._fold.needs(entry)
         self._fold.provide(self._scratch.documents(needed))
         self._fold.apply(entry)
 
-    def _skip(self, offset: int, first: int) -> None:
+    def _skip(self, offset: int) -> None:
         if offset > self.applied:
-            gap = Gap(max(self.applied, first), offset)
-            if gap.start < gap.end:
-                self.gaps = [*self.gaps[-999:], gap]
+            self.gaps = [*self.gaps[-_GAPS:], Gap(self.applied, offset)]
             self._fold.skip_to(offset)
 
     def _open_if_due(self) -> None:

@@ -314,7 +314,7 @@ def _session_findings(agent_id: str, session: Session, seen: set[int], voided: s
     if sealed is not None and (late := sorted(number for number in seen if number > sealed)):
         yield Finding("sequence", where, f"sealed at {sealed}, but {runs_of(late)} were written as well")
     if never := sorted(voided - seen):
-        text = f"{runs_of(never)} were given out and certainly never written"
+        text = f"{runs_of(never)} were given out and never written: the session has given them up"
         yield Finding("never written", where, text, grave=False)
 
 

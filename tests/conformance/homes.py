@@ -14,7 +14,8 @@ from conformance.waiting import until
 
 from fencepost.deploy.processes import Process
 from fencepost.ledger import Ledger, urls
-from fencepost.ledger.positions import Partition
+from fencepost.ledger.history import Record, encode
+from fencepost.ledger.positions import Partition, Topic
 from fencepost.ledger.setup import initialise
 from fencepost.ledger.stores import open_store
 
@@ -94,6 +95,48 @@ class Home:
             offset = self._produce(partition, key, value)
         until(lambda: asyncio.run(self._applied(partition)) > offset)
         return offset
+
+    def tamper(self, collection: str, key: str, damage: str) -> None:
+        """Make a document of an operation's partition missing, changed, or made up, with everything that counts it."""
+        store = open_store(self.url)
+        partition = Partition(Topic.EFFECTS, store.log.partition_of(Topic.EFFECTS, key))
+        asyncio.run(store.close())
+        if self.embedded:
+            self._tamper_file(partition, collection, key, damage)
+        else:
+            self._tamper_redis(partition, collection, key, damage)
+
+    def _tamper_file(self, partition: Partition, collection: str, key: str, damage: str) -> None:
+        import apsw  # noqa: PLC0415
+
+        from fencepost.ledger.embedded_tables import document_checksum  # noqa: PLC0415
+
+        place = (partition.topic.value, partition.number, collection, key)
+        sql = apsw.Connection(urls.parse(self.url).path)
+        sql.set_busy_timeout(10_000)
+        if damage != "extra":
+            where = "topic = ? AND partition = ? AND collection = ? AND key = ?"
+            sql.execute(f"DELETE FROM documents WHERE {where}", place)  # noqa: S608
+        if damage != "missing":
+            value = encode(Record(key))
+            sql.execute(
+                "INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)", (*place, value, document_checksum(*place, value))
+            )
+        sql.close()
+
+    def _tamper_redis(self, partition: Partition, collection: str, key: str, damage: str) -> None:
+        import redis  # noqa: PLC0415
+
+        from fencepost.consumer.keys import partition_keys  # noqa: PLC0415
+
+        parsed = urls.parse(self.url)
+        keys = partition_keys(parsed, partition)
+        with redis.Redis.from_url(parsed.projection) as client:
+            if damage == "missing":
+                assert client.hdel(keys.collection(collection), key) == 1
+            else:
+                client.hset(keys.collection(collection), key, encode(Record(key)))
+            client.hincrby(keys.counts, collection, {"missing": -1, "extra": 1, "changed": 0}[damage])
 
     async def _applied(self, partition: Partition) -> int:
         store = open_store(self.url)
