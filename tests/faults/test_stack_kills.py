@@ -20,7 +20,7 @@ KINDS = [
     "CHECKPOINTED", "SESSION_CLOSED", "ROLLBACK_REQUESTED", "ROLLBACK_DECIDED",
 ]  # fmt: skip
 AGENT_FAILPOINTS = [f"{when} {kind}" for kind in KINDS for when in ("before", "after")]
-BUSY = {"checkpoint": 120, "rollback": 100, "reopen": 60, "crash": 40, "probe": 120, "decline": 100, "doubt": 150}
+BUSY = {"checkpoint": 120, "rollback": 100, "reopen": 60, "crash": 40, "probe": 150, "decline": 200, "doubt": 250, "stride": 6}
 AT_THE_BEGINNING = ["before_horizon:kill", "after_begin_incarnation:kill"]
 WHILE_IT_WORKS = [
     "before_apply:kill:5", "after_apply:kill:5", "before_apply:kill:60", "before_reassert:kill", "after_reassert:kill:2",

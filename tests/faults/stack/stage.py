@@ -36,15 +36,23 @@ PATIENCE_S = 90.0
 
 
 def create(
-    bootstrap: str, redis_url: str, *, partitions: int = 2, development: bool = True, lag_ms: int = DAY_MS
+    bootstrap: str,
+    redis_url: str,
+    *,
+    partitions: int = 2,
+    development: bool = True,
+    copies: int = 1,
+    lag_ms: int = DAY_MS,
 ) -> Rig:
-    """A new ledger with topics of its own."""
+    """A new ledger with topics of its own; with three copies also for one that says it is for development."""
     prefix = f"s{os.getpid()}-{secrets.token_hex(4)}"
     url = f"kafka://{bootstrap}/{prefix}?projection={redis_url}" + ("&development=1" if development else "")
+    few = development and copies == 1
 
     async def work() -> None:
         admin = open_admin(urls.parse(url))
-        await admin.initialise(partitions=partitions, development=development, min_compaction_lag_ms=lag_ms)
+        few = development and copies == 1
+        await admin.initialise(partitions=partitions, development=few, min_compaction_lag_ms=lag_ms)
         store = open_store(url)
         try:
             await initialise(store, partitions=partitions, development=development)
@@ -61,6 +69,8 @@ class Crew:
     def __init__(self, orders: Orders, log: Path) -> None:
         self._told = Path(orders.directory) / f"crew.{orders.name}.jsonl"
         self._log = log
+        self.name = orders.name
+        self.groups = orders.groups
         self._stop = Path(orders.plan["stop"])
         plan = json.dumps(orders.__dict__)
         self._process = Process.spawn(module("crew", plan), log=log, tied=True)
