@@ -55,7 +55,10 @@ async def open_session(
         view = await engine.patiently(functools.partial(engine.view.agent, agent_id), deadline=deadline)
         pending = view.agent.pending
         await _withdraw_if_stale(engine, view)
-        opened = await _try_open(engine, view, branch_id, resumed_from=resumed_from, deadline=deadline)
+        if pending is not None and branch_id in pending.branches:  # it would be rejected: nothing is written for that
+            opened = f"rollback {pending.rollback_id} of its branch is being decided"
+        else:
+            opened = await _try_open(engine, view, branch_id, resumed_from=resumed_from, deadline=deadline)
         if isinstance(opened, Session):
             return await _take_over(engine, agent_id, opened, deadline=deadline, scope=scope)
         if not ("another segment" in opened or "being decided" in opened):

@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from . import log_keys
 from . import projection as docs
@@ -56,13 +55,6 @@ def age_s(header: Header) -> float:
     return max(0.0, (header.now_ms - header.seen_ms) / 1000)
 
 
-class Seen(NamedTuple):
-    """The newest state of a partition's projection that was seen."""
-
-    incarnation: str
-    applied: int
-
-
 class _Gathered:
     """Keys that are about to be read together."""
 
@@ -81,7 +73,7 @@ class View:
     def __init__(self, store: Store, *, max_age_s: float = 30.0) -> None:
         self._store = store
         self._max_age_s = max_age_s
-        self._last: dict[Partition, Seen] = {}
+        self._last: dict[Partition, int] = {}
         self._gathering: dict[Partition, _Gathered] = {}
 
     # -- places ------------------------------------------------------------------------
@@ -100,16 +92,18 @@ class View:
 
     # -- raw reads ---------------------------------------------------------------------
 
-    def seen(self, partition: Partition) -> Seen:
-        """What is known of a projection before it is read; for `trusted`."""
-        return self._last.get(partition, Seen("", 0))
+    def seen(self, partition: Partition) -> int:
+        """The highest applied offset that was believed before a projection is read; for `trusted`."""
+        return self._last.get(partition, 0)
 
-    def trusted(self, partition: Partition, header: Header, since: Seen) -> Header:
+    def trusted(self, partition: Partition, header: Header, since: int) -> Header:
         """`header` if it may be believed. Raises StaleProjectionError otherwise.
 
         Args:
             since: what was seen when the read began. Reads that overlap may be answered in any
                 order; a projection went back only if it shows less than was known before it was asked.
+                That holds across incarnations: one that was begun anew opens behind all that was ever
+                applied, so one that shows less is a former one that the store brought back.
         """
         if not header.opened or header.halted:
             why = header.halted or (
@@ -118,16 +112,11 @@ class View:
                 else "no projector has read this partition yet"
             )
             raise _stale(partition, why, header)
-        if since.incarnation == header.incarnation and header.applied_offset < since.applied:
-            raise _stale(partition, f"it went back from offset {since.applied}", header)
+        if header.applied_offset < since:
+            raise _stale(partition, f"it went back from offset {since}", header)
         if age_s(header) > self._max_age_s:
             raise _stale(partition, f"no projector has been seen for {age_s(header):.0f} s", header)
-        last = self.seen(partition)
-        if header.incarnation != last.incarnation:
-            if last == since:  # else somebody saw a newer incarnation while this read was under way
-                self._last[partition] = Seen(header.incarnation, header.applied_offset)
-        elif header.applied_offset > last.applied:
-            self._last[partition] = Seen(header.incarnation, header.applied_offset)
+        self._last[partition] = max(header.applied_offset, self.seen(partition))
         return header
 
     async def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
@@ -153,7 +142,7 @@ class View:
 
     def applied(self, partition: Partition) -> int:
         """The applied offset that was seen last; what is read later shows at least that."""
-        return self.seen(partition).applied
+        return self.seen(partition)
 
     async def scan(self, partition: Partition, collection: str) -> Snapshot:
         """A whole collection, if the partition may be believed."""
