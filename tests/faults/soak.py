@@ -43,7 +43,7 @@ HEALED_S = 180.0
 LAG_MS = 90_000
 CLEANED = {"segment_ms": "4000", "min_cleanable_dirty_ratio": "0.001", "delete_retention_ms": "500"}
 GROUPS = [[f"agent-{process}-{number}" for number in range(5)] for process in range(4)]
-PLAN: dict[str, Any] = {"count": 10**9, "stride": 4, "pause_s": 0.15, "deadline_s": 10.0, "wait_s": 3.0}
+PLAN: dict[str, Any] = {"count": 10**9, "stride": 8, "pause_s": 0.15, "deadline_s": 10.0, "wait_s": 3.0}
 
 
 @dataclass
@@ -86,6 +86,7 @@ class Soak:
         self.phases = max(1, round(options.minutes * 60 / PHASE_S))
         self.faults = schedule(options.seed, phases=self.phases, phase_s=PHASE_S)
         self.place = place
+        self.keep = options.keep is not None
         self.cluster = KafkaCluster(3, directory=place / "kafka").start()
         held.callback(self.cluster.kill_all)
         self.redis = RedisServer(place / "redis").start()
@@ -113,8 +114,8 @@ class Soak:
             for phase in phases:
                 self._phase(stage, operator, phase)
                 self._check(stage, operator, phase)
-            for file in directory.glob("*.jsonl"):
-                if not self.result.violations:
+            if not (self.keep or self.result.violations):
+                for file in directory.glob("*.jsonl"):
                     file.unlink()
 
     def _phase(self, stage: Stage, operator: Operator, phase: int) -> None:

@@ -130,7 +130,7 @@ class Agent:
     # -- what it does ------------------------------------------------------------------
 
     async def _work(self, session: AsyncAgentSession) -> None:
-        number = max(0, min(self._plan.count - 1, self._next + self._random.randrange(-3, 3) * self._plan.stride))
+        number = max(0, min(self._plan.count - 1, self._next + self._random.randrange(-2, 3) * self._plan.stride))
         self._next += self._plan.stride
         attempt = session.attempt(
             TOOL,

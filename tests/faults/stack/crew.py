@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from faults.stack.agents import TOOL, Agent, Notes, Plan, probe_of
+from faults.stack.broken import break_what_is_named
 from faults.stack.evidence import Acked, acked_line, decided_line, line
 from faults.stack.sink import Client
 
@@ -137,6 +138,7 @@ def child(orders: Orders, number: int, life: int) -> NoReturn:
     try:
         recorder = Recorder(orders, number, orders.failpoints.get(str(number), "") if life == 0 else "")
         listen(recorder)
+        break_what_is_named()
         asyncio.run(group(orders, number, life, recorder))
     except BaseException:  # noqa: BLE001 (a forked child must not return into its parent's code)
         traceback.print_exc()

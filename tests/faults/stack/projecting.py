@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from faults.stack.broken import break_what_is_named
+
 from fencepost.consumer import folding, kafka_client
 from fencepost.consumer.command import run_projector
 from fencepost.ledger import urls
@@ -45,6 +47,7 @@ def main() -> None:
         _shorten_session(int(session_ms))
     if slow := os.environ.get("STACK_SLOW"):
         _slow_down(Path(slow))
+    break_what_is_named()
     run_projector(urls.parse(sys.argv[1]))
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from faults.stack.checker import Findings, check
 from faults.stack.crew import Orders
 from faults.stack.evidence import lines, load, raw_line, write_projection
@@ -33,6 +34,7 @@ from fencepost.ledger.stores import open_store
 
 TESTS = Path(__file__).parents[2]
 PATIENCE_S = 90.0
+LONG = pytest.mark.skipif(os.environ.get("FENCEPOST_FAULTS") != "all", reason="takes long: FENCEPOST_FAULTS=all")
 
 
 def create(
