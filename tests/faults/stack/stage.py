@@ -261,7 +261,8 @@ class Stage:
 def module(name: str, *arguments: str, **environment: str) -> list[str]:
     """The command that runs a module of this folder."""
     words = [f"{variable}={value}" for variable, value in environment.items()]
-    return ["env", f"PYTHONPATH={TESTS}", *words, sys.executable, "-m", f"faults.stack.{name}", *arguments]
+    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    return ["env", f"PYTHONPATH={path}", *words, sys.executable, "-m", f"faults.stack.{name}", *arguments]
 
 
 def kafka_records(rig: Rig, partition: Partition) -> Iterator[Any]:
