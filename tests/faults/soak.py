@@ -74,7 +74,9 @@ def say(text: str) -> None:
 
 def commit() -> str:
     """Which code ran; with a plus where the tree differs from it."""
-    told = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=TESTS, capture_output=True, text=True, check=False)
+    told = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+"], cwd=TESTS, capture_output=True, text=True, check=False
+    )
     return told.stdout.strip()
 
 

@@ -112,4 +112,3 @@ class Ends:
             return found[0]
 
         return answer
-

@@ -39,8 +39,8 @@ def two_for_the_same(stage: Stage) -> None:
     quiet = {"crash": 0, "reopen": 0, "probe": 0, "decline": 0, "doubt": 0, "count": 100_000, "seconds": 60}
     stage.project()
     stage.open()
-    stage.crew("works", groups=[AGENTS], checkpoint=0, rollback=0, **quiet)
-    stage.crew("returns", groups=[AGENTS], checkpoint=400, rollback=400, pause_s=0.05, **quiet)
+    stage.crew("works", groups=[AGENTS], checkpoint=0, rollback=0, plan=quiet)
+    stage.crew("returns", groups=[AGENTS], checkpoint=400, rollback=400, pause_s=0.05, plan=quiet)
     assert wait_until(lambda: authorised(stage) >= 6, 60)
     stage.wait_for_hits(10)
     for crew in stage.crews:

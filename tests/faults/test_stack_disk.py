@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from faults.stack.stage import Stage, create
+from services import unavailable
 
 from fencepost.deploy.processes import wait_until
 from fencepost.deploy.services import KafkaCluster, local_kafka_problem
 from fencepost.ledger import EffectClass, Ledger, Limits, StoreError
-from services import unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 LIMITS = Limits(deadline_s=4, wait_s=4, apply_s=4, publish_s=6)

@@ -20,11 +20,18 @@ KINDS = [
     "CHECKPOINTED", "SESSION_CLOSED", "ROLLBACK_REQUESTED", "ROLLBACK_DECIDED",
 ]  # fmt: skip
 AGENT_FAILPOINTS = [f"{when} {kind}" for kind in KINDS for when in ("before", "after")]
-BUSY = {"checkpoint": 120, "rollback": 100, "reopen": 60, "crash": 40, "probe": 150, "decline": 200, "doubt": 250, "stride": 6}
+BUSY = {
+    "checkpoint": 120,
+    "rollback": 160,
+    "reopen": 60,
+    "crash": 40,
+    "probe": 150,
+    "decline": 200,
+    "doubt": 250,
+    "stride": 6,
+}
 AT_THE_BEGINNING = ["before_horizon:kill", "after_begin_incarnation:kill"]
-WHILE_IT_WORKS = [
-    "before_apply:kill:5", "after_apply:kill:5", "before_apply:kill:60", "before_reassert:kill", "after_reassert:kill:2",
-]  # fmt: skip
+WHILE_IT_WORKS = ["before_apply:kill:60", "after_apply:kill:5", "before_reassert:kill", "after_reassert:kill:2"]
 
 
 @pytest.fixture
@@ -40,7 +47,7 @@ def test_agents_are_killed_at_every_step(stage: Stage) -> None:
     failpoints = {str(number): point for number, point in enumerate(AGENT_FAILPOINTS)}
     groups = [[f"agent-{number}"] for number in range(len(failpoints))]
     crew = stage.crew(
-        "steps", groups=groups, failpoints=failpoints, count=10_000, seconds=90, wait_s=1.0, seed=7, **BUSY
+        "steps", groups=groups, failpoints=failpoints, count=10_000, seconds=90, wait_s=1.0, seed=7, plan=BUSY
     )
 
     def missing() -> set[str]:

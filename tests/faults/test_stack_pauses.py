@@ -92,7 +92,7 @@ def test_a_slow_projector(stage: Stage, tmp_path: Path) -> None:
         with ledger.session("bystander") as session:
             session.checkpoint("here")
         plan = {"deadline_s": 1.0, "wait_s": 1.0, "probe": 0, "rollback": 0}
-        crew = stage.crew("slow", groups=[["a", "b"], ["c", "d"]], count=10_000, seconds=60, pause_s=0.05, **plan)
+        crew = stage.crew("slow", groups=[["a", "b"], ["c", "d"]], count=10_000, seconds=60, pause_s=0.05, plan=plan)
         stage.wait_for_hits(5)
         pace.write_text("3")
         stage.wait_until_quiet(3)

@@ -16,6 +16,7 @@ import pytest
 from faults.stack.proxy import Proxy
 from faults.stack.stage import create
 from projection_kit import Rig, projector
+from services import unavailable
 
 from fencepost.deploy.processes import free_ports, wait_until
 from fencepost.deploy.redis_server import RedisServer
@@ -31,7 +32,6 @@ from fencepost.ledger import (
     StoreError,
 )
 from fencepost.ledger.operations import Status
-from services import unavailable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 LIMITS = Limits(deadline_s=3, wait_s=3, apply_s=3, publish_s=4)

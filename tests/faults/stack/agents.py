@@ -145,14 +145,11 @@ class Agent:
         try:
             async with attempt:
                 if attempt.owned:
-                    if declines:
-                        raise EffectNotExecuted("declined")
+                    self._perhaps(declines, EffectNotExecuted("declined"))
                     asked = True
-                    if "refused" in await self._hit(session, attempt):
-                        asked = False
-                        raise EffectNotExecuted("its key was voided")
-                    if doubts:
-                        raise TimeoutError("no answer")
+                    asked = await self._hit(session, attempt)
+                    self._perhaps(not asked, EffectNotExecuted("its key was voided"))
+                    self._perhaps(doubts, TimeoutError("no answer"))
                     await attempt.commit({"paid": number})
             self._say(attempt.op_id, "ok", None, began, attempt=attempt, value=attempt.result, ran=asked)
         except DivergenceHeldError as error:
@@ -165,8 +162,14 @@ class Agent:
         except TimeoutError as error:
             self._say(attempt.op_id, "unknown" if doubts else "foreign", error, began, attempt=attempt)
 
-    async def _hit(self, session: AsyncAgentSession, attempt: Any) -> dict[str, Any]:
-        return await self._sink.ask(
+    @staticmethod
+    def _perhaps(raised: bool, error: Exception) -> None:
+        if raised:
+            raise error
+
+    async def _hit(self, session: AsyncAgentSession, attempt: Any) -> bool:
+        """Change the outside world; whether it let itself be changed."""
+        answer = await self._sink.ask(
             do="hit",
             key=attempt.idempotency_key,
             op_id=attempt.op_id,
@@ -174,6 +177,7 @@ class Agent:
             agent_id=self.name,
             session_id=session.session_id,
         )
+        return "refused" not in answer
 
     async def _checkpoint(self, session: AsyncAgentSession) -> None:
         name = f"c{self._random.randrange(10**9)}-{time.monotonic_ns()}"

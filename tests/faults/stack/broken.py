@@ -42,8 +42,8 @@ def _fences() -> None:
 
 
 def _debts() -> None:
-    def pay_nothing(self: DebtPayer, *_: Any) -> None:
-        del self
+    def pay_nothing(self: DebtPayer, fold: Any, now: float) -> None:
+        del self, fold, now
 
     DebtPayer.pay = pay_nothing  # type: ignore[method-assign]
 

@@ -21,14 +21,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from faults.stack.evidence import Acked, Decided, Documents, Evidence, Raw
-from faults.stack.folded import Folded, Life, effect_facts, fold, lives
+from faults.stack.evidence import Acked, Decided, Evidence, Raw
+from faults.stack.folded import Folded, Life, differences, effect_facts, fold, lives, numbers
+from faults.stack.marks import reached
 
 from fencepost.ledger import log_keys
-from fencepost.ledger.facts import EffectKind, decode_agent, decode_effect
+from fencepost.ledger.facts import EffectKind, decode_effect
 from fencepost.ledger.history import PositionedFact
 from fencepost.ledger.operations import Attempt, AttemptState, Operation, Status
-from fencepost.ledger.positions import NOWHERE, Partition, Position, Topic
+from fencepost.ledger.positions import NOWHERE, Position, Topic
 from fencepost.ledger.watermarks import Point, Watermark
 
 RAN = frozenset({AttemptState.COMMITTED, AttemptState.IN_DOUBT, AttemptState.OWNER})
@@ -71,7 +72,7 @@ def check(evidence: Evidence) -> Findings:
     operations = {operation.op_id: operation for operation in tapped.operations()}
     case = _Case(evidence, tapped, fold(evidence.log, evidence.partitions), operations, lives(tapped))
     found = [Violation(promise, what) for promise, look in _CHECKS.items() for what in look(case)]
-    return Findings(found, _marks(case))
+    return Findings(found, reached(evidence, operations))
 
 
 # -- the outside world -----------------------------------------------------------------
@@ -192,22 +193,11 @@ def _known(case: _Case, op_id: str, agent_id: str, life: Life, path: Mapping[Pos
 
 def _fold(case: _Case) -> Iterator[str]:
     evidence = case.evidence
-    yield from _differences("the projection", case.tapped.documents, evidence.projection)
+    yield from differences("the projection", case.tapped.documents, evidence.projection)
     if evidence.log:
-        yield from _differences("the fold of what is left of the log", case.tapped.settled(), case.left.settled())
+        yield from differences("the fold of what is left of the log", case.tapped.settled(), case.left.settled())
     for key in case.left.debts:
         yield f"at rest the newest record of {key} leaves something out"
-
-
-def _differences(
-    what: str, wanted: Mapping[Partition, Documents], found: Mapping[Partition, Documents]
-) -> Iterator[str]:
-    for partition in {*wanted, *found}:
-        want, have = wanted.get(partition, {}), found.get(partition, {})
-        for key in sorted({*want, *have}):
-            if want.get(key) != have.get(key):
-                state = "lacks" if key not in have else "should not have" if key not in want else "differs in"
-                yield f"{what} {state} {partition} {key.collection} {key.key}"
 
 
 def _acknowledged(case: _Case) -> Iterator[str]:
@@ -236,17 +226,7 @@ def _key(raw: Raw) -> str:
 
 
 def _sequence(case: _Case) -> Iterator[str]:
-    seen: dict[str, set[int]] = {}
-    for _, _, fact in effect_facts(case.tapped):
-        if fact.seq and fact.kind is not EffectKind.REJECTED:
-            seen.setdefault(fact.session_id, set()).add(fact.seq)
-    for partition, documents in case.tapped.documents.items():
-        if partition.topic is Topic.AGENTS:
-            for key in documents:
-                if key.collection.startswith(("agent/", "checkpoints/", "absorbed/", "calls/")):
-                    for _, data in case.tapped.facts(partition, key.key):
-                        agent_fact = decode_agent(data)
-                        seen.setdefault(agent_fact.session_id, set()).update({agent_fact.seq, *agent_fact.voided})
+    seen = numbers(case.tapped)
     for agent_id, life in case.lives.items():
         for closed in life.closed:
             if missing := set(range(1, closed.sealed_seq + 1)) - seen.get(closed.session_id, set()):
@@ -314,25 +294,3 @@ _CHECKS: dict[str, Callable[[_Case], Iterator[str]]] = {
     "typed": _typed,
     "tap": _tap,
 }
-
-
-def _marks(case: _Case) -> Counter[str]:
-    evidence = case.evidence
-    marks: Counter[str] = Counter()
-    for operation in case.operations.values():
-        marks[f"operation {operation.status.value}"] += 1
-        for attempt in operation.attempts.values():
-            marks[f"attempt {attempt.state.value}"] += 1
-    for call in evidence.calls:
-        marks[f"call {call.outcome}"] += 1
-        if call.error:
-            marks[f"error {call.error.split(':')[0]}"] += 1
-        if call.outcome == "ok" and not call.ran and call.op_id:
-            marks["absorbed"] += 1
-    for decided in evidence.decisions:
-        marks[f"verdict {decided.verdict}"] += 1
-    marks["hits"] = sum(hit.do == "hit" for hit in evidence.sink)
-    marks["voided"] = sum(hit.do == "void" for hit in evidence.sink)
-    marks["records"] = sum(len(records) for records in evidence.tap.values())
-    marks["removed by compaction"] = marks["records"] - sum(len(records) for records in evidence.log.values())
-    return marks

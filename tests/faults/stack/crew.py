@@ -103,16 +103,20 @@ def listen(recorder: Recorder) -> None:
     Engine.publish = publish  # type: ignore[method-assign]
 
 
-async def group(orders: Orders, number: int, life: int, recorder: Recorder) -> None:
-    """The agents of one process, all at once."""
-    sink, notes = Client(orders.sink_port), recorder.notes()
+async def patiently_opened(orders: Orders) -> AsyncLedger:
+    """The ledger, as soon as it can be opened."""
     while True:
         try:
-            ledger = await AsyncLedger.open(orders.url, limits=Limits(**orders.limits)).__aenter__()
-            break
+            return await AsyncLedger.open(orders.url, limits=Limits(**orders.limits)).__aenter__()
         except StoreError as error:
             print(f"not open yet: {error}", file=sys.stderr, flush=True)  # noqa: T201
             await asyncio.sleep(0.5)
+
+
+async def group(orders: Orders, number: int, life: int, recorder: Recorder) -> None:
+    """The agents of one process, all at once."""
+    sink, notes = Client(orders.sink_port), recorder.notes()
+    ledger = await patiently_opened(orders)
     ledger.probe(TOOL)(probe_of(sink))
     try:
         agents = [

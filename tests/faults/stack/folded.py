@@ -10,7 +10,7 @@ from confluent_kafka import murmur2
 from faults.stack.evidence import Documents, Raw
 
 from fencepost.consumer.entries import RawMessage, entry_from_message
-from fencepost.ledger.facts import AgentFact, AgentKind, EffectFact, decode_agent, decode_effect
+from fencepost.ledger.facts import AgentFact, AgentKind, EffectFact, EffectKind, decode_agent, decode_effect
 from fencepost.ledger.history import PositionedFact
 from fencepost.ledger.operations import Operation, fold_operation
 from fencepost.ledger.ports import Header
@@ -115,17 +115,8 @@ class Life:
 def lives(folded: Folded) -> dict[str, Life]:
     """Agent → its life."""
     found: dict[str, Life] = {}
-    for partition, documents in folded.documents.items():
-        if partition.topic is not Topic.AGENTS:
-            continue
-        facts = [
-            (position, decode_agent(data))
-            for key, document in documents.items()
-            if key.collection.startswith(("agent/", "checkpoints/", "absorbed/", "calls/"))
-            for position, data in read_history(document)
-        ]
-        for position, fact in sorted(facts, key=lambda item: item[0]):
-            found.setdefault(fact.agent_id, Life()).take(position, fact)
+    for position, fact in sorted(_agent_facts(folded), key=lambda item: item[0]):
+        found.setdefault(fact.agent_id, Life()).take(position, fact)
     return found
 
 
@@ -137,3 +128,35 @@ def effect_facts(folded: Folded) -> Iterator[tuple[str, Position, EffectFact]]:
                 if key.collection == OPS:
                     for position, fact in read_history(data):
                         yield key.key, position, decode_effect(fact)
+
+
+def numbers(folded: Folded) -> dict[str, set[int]]:
+    """Session → its sequence numbers that are in the log or were said to be void."""
+    seen: dict[str, set[int]] = {}
+    for _, _, fact in effect_facts(folded):
+        if fact.seq and fact.kind is not EffectKind.REJECTED:
+            seen.setdefault(fact.session_id, set()).add(fact.seq)
+    for _, agent_fact in _agent_facts(folded):
+        seen.setdefault(agent_fact.session_id, set()).update({agent_fact.seq, *agent_fact.voided})
+    return seen
+
+
+def _agent_facts(folded: Folded) -> Iterator[tuple[Position, AgentFact]]:
+    for partition, documents in folded.documents.items():
+        if partition.topic is Topic.AGENTS:
+            for key, document in documents.items():
+                if key.collection.startswith(("agent/", "checkpoints/", "absorbed/", "calls/")):
+                    for position, data in read_history(document):
+                        yield position, decode_agent(data)
+
+
+def differences(
+    what: str, wanted: Mapping[Partition, Documents], found: Mapping[Partition, Documents]
+) -> Iterator[str]:
+    """What `found` lacks, has too much, and has otherwise."""
+    for partition in {*wanted, *found}:
+        want, have = wanted.get(partition, {}), found.get(partition, {})
+        for key in sorted({*want, *have}):
+            if want.get(key) != have.get(key):
+                state = "lacks" if key not in have else "should not have" if key not in want else "differs in"
+                yield f"{what} {state} {partition} {key.collection} {key.key}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import time
@@ -129,7 +128,7 @@ class Operator:
         agents = self.crew.groups[self.group(state)]
         name = f"usurper-{state['fault'].phase}-{state['fault'].at_s:.0f}"
         plan = {"count": 10**9, "stride": 4, "pause_s": 0.1, "scope": self.crew.name}
-        state["crew"] = self.stage.crew(name, groups=[agents], seconds=60, **plan)
+        state["crew"] = self.stage.crew(name, groups=[agents], seconds=60, plan=plan)
         self._usurpers.append(state["crew"])
 
     def give_back(self, state: dict[str, Any]) -> None:
@@ -153,19 +152,16 @@ class Operator:
         self._wanted -= 1
         self.projector(state).signal(signal.SIGTERM)
 
-    def slow_down(self, state: dict[str, Any]) -> None:
+    def slow_down(self) -> None:
         self._pace.write_text("0.7")
 
-    def speed_up(self, state: dict[str, Any]) -> None:
+    def speed_up(self) -> None:
         self._pace.unlink(missing_ok=True)
 
     def drop_partition(self, state: dict[str, Any]) -> None:
         partitions = self.stage.rig.everything()
         with suppress(StoreError, RedisError):
             drop(self.stage.rig, partitions[state["fault"].target % len(partitions)])
-
-    def flush(self, state: dict[str, Any]) -> None:
-        self.redis.flushall()
 
     def start_redis(self) -> None:
         if not self.redis.running():
@@ -209,7 +205,9 @@ class Operator:
         self.slowly(lambda: self.cluster.restart(self.leader(state)))
 
 
-_ACTS: dict[str, tuple[Callable[[Operator, dict[str, Any]], None], Callable[[Operator, dict[str, Any]], None] | None]] = {
+_ACTS: dict[
+    str, tuple[Callable[[Operator, dict[str, Any]], None], Callable[[Operator, dict[str, Any]], None] | None]
+] = {
     "kill agents": (lambda o, s: o.signal_group(s, signal.SIGKILL), None),
     "pause agents": (lambda o, s: o.signal_group(s, signal.SIGSTOP), lambda o, s: o.signal_group(s, signal.SIGCONT)),
     "usurp agents": (Operator.usurp, Operator.give_back),
@@ -218,10 +216,10 @@ _ACTS: dict[str, tuple[Callable[[Operator, dict[str, Any]], None], Callable[[Ope
         lambda o, s: o.projector(s).signal(signal.SIGSTOP),
         lambda o, s: o.projector(s).signal(signal.SIGCONT),
     ),
-    "slow projector": (Operator.slow_down, Operator.speed_up),
+    "slow projector": (lambda o, _: o.slow_down(), lambda o, _: o.speed_up()),
     "one more projector": (lambda o, _: o.more(), Operator.leave),
     "drop partition": (Operator.drop_partition, None),
-    "flush Redis": (Operator.flush, None),
+    "flush Redis": (lambda o, _: o.redis.flushall(), None),
     "kill Redis": (lambda o, _: o.redis.kill(), lambda o, _: o.start_redis()),
     "pause Redis": (lambda o, _: o.redis.pause(), lambda o, _: o.redis.resume()),
     "fill Redis": (lambda o, _: o.limit_memory("1mb"), lambda o, _: o.limit_memory("0")),
@@ -236,7 +234,7 @@ def _held(pid: int) -> dict[str, int] | None:
     with suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         resident = next((int(row.split()[1]) for row in status.splitlines() if row.startswith("VmRSS")), 0)
-        return {"rss_kib": resident, "fds": len(os.listdir(f"/proc/{pid}/fd"))}
+        return {"rss_kib": resident, "fds": sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())}
     return None
 
 

@@ -86,7 +86,7 @@ class Proxy:
     async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await source.read(_CHUNK):
-                while not self._flows.is_set():
+                while not self._flows.is_set():  # noqa: ASYNC110 (an event of another thread)
                     await asyncio.sleep(_LOOK_S)
                 sink.write(data)
                 await sink.drain()

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +53,6 @@ def create(
 
     async def work() -> None:
         admin = open_admin(urls.parse(url))
-        few = development and copies == 1
         await admin.initialise(partitions=partitions, development=few, min_compaction_lag_ms=lag_ms)
         store = open_store(url)
         try:
@@ -168,16 +167,18 @@ class Stage:
         failpoints: dict[str, str] | None = None,
         limits: dict[str, Any] | None = None,
         seed: int = 1,
-        **plan: Any,
+        plan: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> Crew:
-        """Start a crew; see `agents.Plan` for the plan."""
+        """Start a crew; see `agents.Plan` for the plan, which may also be given piece by piece."""
+        named = {"scope": name, "stop": str(self.directory / f"stop.{name}")}
         orders = Orders(
             self.url,
             str(self.directory),
             name,
             self.port,
             groups,
-            {"scope": name, "stop": str(self.directory / f"stop.{name}"), **plan},
+            {**named, **(plan or {}), **more},
             seed=seed,
             limits={"deadline_s": 10.0, "apply_s": 20.0, "publish_s": 30.0, **(limits or {})},
             failpoints=failpoints or {},

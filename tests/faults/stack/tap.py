@@ -28,7 +28,7 @@ def main() -> None:
         if message is None:
             continue
         if (error := message.error()) is not None:
-            if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 (its name)
+            if error.code() == KafkaError._AUTO_OFFSET_RESET:
                 sys.exit(f"the tap is not at the log's front any more: {error}")
             continue  # a broker that is away comes back
         partition = Partition(topics[message.topic() or ""], message.partition() or 0)

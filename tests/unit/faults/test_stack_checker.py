@@ -70,7 +70,7 @@ class Book:
         fact = AgentFact(kind=kind, agent_id="ann", branch_id="main", **values)
         return self.write(AGENTS, key, encode_agent(fact))
 
-    def effect(self, kind: EffectKind, op_id: str, attempt: str, session: tuple[str, Position], seq: int, **values: Any) -> None:  # fmt: skip # noqa: PLR0917
+    def effect(self, kind: EffectKind, op_id: str, attempt: str, session: tuple[str, Position], seq: int, **values: Any) -> None:  # fmt: skip
         fact = EffectFact(
             kind=kind, op_id=op_id, attempt_id=attempt, agent_id="ann", branch_id="main", session_id=session[0],
             epoch=session[1], seq=seq, tool="pay", effect_class=EffectClass.IRREVERSIBLE, identity_digest="x", **values,
