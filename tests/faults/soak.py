@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -40,6 +41,7 @@ PHASE_S = 150.0
 PHASES_AN_ACT = 4
 """Phases on one ledger; the next ones get a new one, so that a check stays affordable."""
 HEALED_S = 180.0
+END = "end of: "
 LAG_MS = 90_000
 CLEANED = {"segment_ms": "4000", "min_cleanable_dirty_ratio": "0.001", "delete_retention_ms": "500"}
 GROUPS = [[f"agent-{process}-{number}" for number in range(5)] for process in range(4)]
@@ -88,6 +90,7 @@ class Soak:
         self.phases = max(1, round(options.minutes * 60 / PHASE_S))
         self.faults = schedule(options.seed, phases=self.phases, phase_s=PHASE_S)
         self.place = place
+        self.earlier: Counter[str] = Counter()
         self.keep = options.keep is not None
         self.cluster = KafkaCluster(3, directory=place / "kafka").start()
         held.callback(self.cluster.kill_all)
@@ -99,8 +102,12 @@ class Soak:
         began = time.monotonic()
         for fault in self.faults:
             say(str(fault))
-        for first in range(0, self.phases, PHASES_AN_ACT):
-            self._act(range(first, min(first + PHASES_AN_ACT, self.phases)))
+        try:
+            for first in range(0, self.phases, PHASES_AN_ACT):
+                self._act(range(first, min(first + PHASES_AN_ACT, self.phases)))
+        except Exception as error:  # noqa: BLE001 (the outermost one: what was found so far is told)
+            traceback.print_exc()
+            self.result.take([Violation("soak", f"it stopped: {type(error).__name__}: {error}"[:2000])], "soak")
         self.result.took_s = round(time.monotonic() - began, 1)
 
     def _act(self, phases: range) -> None:
@@ -113,6 +120,7 @@ class Soak:
             operator = Operator(stage, self.cluster, self.redis)
             operator.start()
             stage.open()
+            self.earlier = +self.result.marks
             for phase in phases:
                 self._phase(stage, operator, phase)
                 self._check(stage, operator, phase)
@@ -133,7 +141,7 @@ class Soak:
                 _, what, act = due.pop(0)
                 say(what)
                 act()
-                self.result.faults[what] += 1
+                self.result.faults[what] += not what.startswith(END)
             operator.tend()
             if operator.resources_due():
                 self.result.resources.append({"phase": phase, "at_s": round(now, 1), **operator.resources()})
@@ -155,8 +163,8 @@ class Soak:
         self.result.take(findings.violations, where)
         self.result.take(verified(stage), where)
         self.result.checks += 1
-        self.result.marks = findings.marks
-        outcomes = {name: findings.marks[f"call {name}"] for name in ("ok", "fail", "unknown", "foreign")}
+        self.result.marks = self.earlier + findings.marks
+        outcomes = {name: self.result.marks[f"call {name}"] for name in ("ok", "fail", "unknown", "foreign")}
         self.result.outcomes = Counter(outcomes)
         say(f"phase {phase}: {len(findings.violations)} violations, {outcomes}, {findings.marks['records']} records")
         operator.tend()
@@ -169,7 +177,7 @@ def _events(operator: Operator, faults: list[Fault]) -> list[tuple[float, str, C
         begin, end = operator.acts(fault)
         events.append((fault.at_s, fault.kind, begin))
         if end is not None:
-            events.append((fault.at_s + fault.for_s, f"end of: {fault.kind}", end))
+            events.append((fault.at_s + fault.for_s, f"{END}{fault.kind}", end))
     return events
 
 
@@ -195,7 +203,8 @@ def main() -> int:
     with ExitStack() as held:
         soak = Soak(options, place, held)
         soak.run()
-    result = {"schema": "fencepost.soak.v1", **soak.result.__dict__}
+    schedule_told = [fault._asdict() for fault in soak.faults]
+    result = {"schema": "fencepost.soak.v1", **soak.result.__dict__, "schedule": schedule_told}
     text = json.dumps(result)
     print(text)  # noqa: T201 (it is a command)
     if options.json is not None:

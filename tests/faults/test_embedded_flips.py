@@ -90,6 +90,24 @@ def test_a_flipped_bit_in_the_file_never_changes_an_answer(tmp_path: Path, seed:
     assert refused >= 15
 
 
+@pytest.mark.parametrize("prefix", [b"effectsops", b"effectsagent-ops/nightly", b"effectsopen"])
+def test_a_damaged_key_is_no_absence(tmp_path: Path, prefix: bytes) -> None:
+    """Wherever a document's key stands in the file: damaged, the document is missed, and not taken for one that never was."""
+    path = tmp_path / "ledger.db"
+    asyncio.run(filled(path))
+    whole, truth = path.read_bytes(), asyncio.run(answers(path))
+    for number in (0, 7, 17, OPERATIONS - 1):
+        place, refused = -1, 0
+        while (place := whole.find(prefix + f"op{number}".encode(), place + 1)) >= 0:
+            changed = bytearray(whole)
+            changed[place + len(prefix)] ^= 0x01
+            put(path, bytes(changed))
+            said = asked(answers(path))
+            assert isinstance(said, StoreError) or said == truth  # it may stand in a part of a page that is free
+            refused += isinstance(said, StoreError)
+        assert refused, "in the table at least: what is found there is not looked for in the index"
+
+
 def test_a_flipped_bit_in_the_write_ahead_log_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     """SQLite would stop at the damage and go on from there; the file is refused, and stays as it is for a repair.
 

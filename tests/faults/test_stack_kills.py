@@ -15,21 +15,22 @@ from fencepost.ledger.positions import Partition, Topic
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-KINDS = [
-    "SESSION_OPENED", "FENCED", "INTENDED", "COMMITTED", "FAILED", "IN_DOUBT", "RESOLVED", "ABSORBED",
-    "CHECKPOINTED", "SESSION_CLOSED", "ROLLBACK_REQUESTED", "ROLLBACK_DECIDED",
-]  # fmt: skip
-AGENT_FAILPOINTS = [f"{when} {kind}" for kind in KINDS for when in ("before", "after")]
-BUSY = {
-    "checkpoint": 120,
-    "rollback": 160,
-    "reopen": 60,
-    "crash": 40,
-    "probe": 150,
-    "decline": 200,
-    "doubt": 250,
-    "stride": 6,
+KINDS: dict[str, dict[str, int]] = {  # each with what an agent has to do often to come there
+    "SESSION_OPENED": {"reopen": 200},
+    "FENCED": {"crash": 200},
+    "INTENDED": {},
+    "COMMITTED": {},
+    "FAILED": {"decline": 700},
+    "IN_DOUBT": {"doubt": 700},
+    "RESOLVED": {"doubt": 500, "probe": 400},
+    "ABSORBED": {"private": 0},
+    "CHECKPOINTED": {"checkpoint": 300},
+    "SESSION_CLOSED": {"reopen": 300},
+    "ROLLBACK_REQUESTED": {"checkpoint": 450, "rollback": 450},
+    "ROLLBACK_DECIDED": {"checkpoint": 450, "rollback": 450},
 }
+AGENT_FAILPOINTS = [f"{when} {kind}" for kind in KINDS for when in ("before", "after")]
+BUSY = {"private": 300, "decline": 50, "doubt": 100, "probe": 100, "stride": 4}
 AT_THE_BEGINNING = ["before_horizon:kill", "after_begin_incarnation:kill"]
 WHILE_IT_WORKS = ["before_apply:kill:60", "after_apply:kill:5", "before_reassert:kill", "after_reassert:kill:2"]
 
@@ -46,8 +47,13 @@ def test_agents_are_killed_at_every_step(stage: Stage) -> None:
     stage.open()
     failpoints = {str(number): point for number, point in enumerate(AGENT_FAILPOINTS)}
     groups = [[f"agent-{number}"] for number in range(len(failpoints))]
+    differs = {number: KINDS[point.partition(" ")[2]] for number, point in failpoints.items()}
     crew = stage.crew(
-        "steps", groups=groups, failpoints=failpoints, count=10_000, seconds=90, wait_s=1.0, seed=7, plan=BUSY
+        "steps",
+        groups=groups,
+        failpoints=failpoints,
+        differs=differs,
+        plan={"count": 10_000, "seconds": 90, "wait_s": 1.0, **BUSY},
     )
 
     def missing() -> set[str]:

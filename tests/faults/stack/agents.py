@@ -40,7 +40,8 @@ class Plan:
         seconds: it stops then, done or not.
         stop: it stops as well once this file exists.
         pause_s: between two calls.
-        weights: how often it does something else than an operation, in parts of a thousand.
+        private: how many of its operations nobody else asks for, in parts of a thousand; the same for what it does
+            instead of an operation (checkpoint, rollback, reopen, crash, probe), and for what an operation comes to.
     """
 
     scope: str
@@ -51,6 +52,7 @@ class Plan:
     pause_s: float = 0.0
     deadline_s: float = 10.0
     wait_s: float = 5.0
+    private: int = 0
     checkpoint: int = 60
     rollback: int = 40
     reopen: int = 20
@@ -132,16 +134,16 @@ class Agent:
     async def _work(self, session: AsyncAgentSession) -> None:
         number = max(0, min(self._plan.count - 1, self._next + self._random.randrange(-2, 3) * self._plan.stride))
         self._next += self._plan.stride
+        whose = f"{self._plan.scope}-{self.name}" if self._sometimes(self._plan.private) else self._plan.scope
         attempt = session.attempt(
             TOOL,
-            key=f"{self._plan.scope}-{number}",
+            key=f"{whose}-{number}",
             kind=EffectClass.IRREVERSIBLE,
             deadline_s=self._plan.deadline_s,
             wait_s=self._plan.wait_s,
         )
         began, asked = time.monotonic(), False
-        declines = self._random.randrange(1000) < self._plan.decline
-        doubts = self._random.randrange(1000) < self._plan.doubt
+        declines, doubts = self._sometimes(self._plan.decline), self._sometimes(self._plan.doubt)
         try:
             async with attempt:
                 if attempt.owned:
@@ -161,6 +163,9 @@ class Agent:
             self._say(attempt.op_id, "unknown" if asked else "fail", error, began, attempt=attempt)
         except TimeoutError as error:
             self._say(attempt.op_id, "unknown" if doubts else "foreign", error, began, attempt=attempt)
+
+    def _sometimes(self, thousandths: int) -> bool:
+        return self._random.randrange(1000) < thousandths
 
     @staticmethod
     def _perhaps(raised: bool, error: Exception) -> None:

@@ -40,7 +40,7 @@ class Orders:
     """What a crew is told.
 
     Attributes:
-        groups: the agents of each process; `failpoints` by the number of the group.
+        groups: the agents of each process; `failpoints` and what differs from `plan` by the number of the group.
         limits: of the ledger that each process opens.
     """
 
@@ -53,6 +53,7 @@ class Orders:
     seed: int = 0
     limits: dict[str, Any] = field(default_factory=dict)
     failpoints: dict[str, str] = field(default_factory=dict)
+    differs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Recorder:
@@ -122,7 +123,7 @@ async def group(orders: Orders, number: int, life: int, recorder: Recorder) -> N
         agents = [
             Agent(
                 name,
-                Plan(**orders.plan),
+                Plan(**{**orders.plan, **orders.differs.get(str(number), {})}),
                 ledger=ledger,
                 sink=sink,
                 notes=notes,

@@ -165,6 +165,7 @@ class Stage:
         *,
         groups: list[list[str]],
         failpoints: dict[str, str] | None = None,
+        differs: dict[str, dict[str, Any]] | None = None,
         limits: dict[str, Any] | None = None,
         seed: int = 1,
         plan: Mapping[str, Any] | None = None,
@@ -182,6 +183,7 @@ class Stage:
             seed=seed,
             limits={"deadline_s": 10.0, "apply_s": 20.0, "publish_s": 30.0, **(limits or {})},
             failpoints=failpoints or {},
+            differs=differs or {},
         )
         crew = Crew(orders, self.directory / f"crew.{name}.log")
         self._held.callback(crew.kill)
