@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..schemas.errors import DecodeError, EncodeError
@@ -34,6 +35,7 @@ from .facts import (
     encode_effect,
 )
 from .history import History, LogEntry, PositionedFact, Record
+from .marks import mark_of
 from .operations import Status, fold_operation
 from .ports import DocumentKey, Header, Step
 from .positions import Partition, Position, Topic
@@ -49,7 +51,6 @@ AGENTS = "agents"
 LEDGER = "ledger"
 UNKNOWN_TIME_MS = 1
 """Stands for the unknown time of an old record: older than any limit."""
-_SET_ASIDE = "the record at this position was set aside"
 SEQ_CHUNK = 1024
 """Sequence numbers are kept as bitmaps, so many bits a document."""
 
@@ -256,19 +257,19 @@ class PartitionFold:
         if entry.key is None or document is None or entry.stray:
             return
         self._put(DocumentKey(UNSAFE, entry.key), note.encode())
-        if document.collection == OPS or log_keys.agent_of(entry.key):
-            self._mark_unsafe(entry, document)
+        if (mark := mark_of(self.partition.topic, entry.key)) is not None:
+            self._mark_unsafe(entry, document, mark)
         if self._get(document):
             self._owe(entry.key, Debt(entry.offset, entry.time_ms))
 
-    def _mark_unsafe(self, entry: LogEntry, document: DocumentKey) -> None:
+    def _mark_unsafe(self, entry: LogEntry, document: DocumentKey, mark: bytes) -> None:
         """Put into the key's own history that a record of it could not be taken.
 
         The record itself is removed by the log cleaner one day; a projection that is rebuilt
         afterwards would take the operation, or the agent, for a safe one.
         """
         position = Position(self.header.generation, entry.offset)
-        known = history.merge(read_history(self._get(document)), (PositionedFact(position, mark_of(document)),))
+        known = history.merge(read_history(self._get(document)), (PositionedFact(position, mark),))
         if document.collection == OPS:
             self._put(DocumentKey(OPEN, document.key), b"unsafe")
         try:
@@ -311,7 +312,7 @@ class PartitionFold:
         if document.collection == OPS:
             self._index_operation(record.key, known, new)
         else:
-            self._index_agent(record.key, document, known)
+            self._index_agent(record.key, known)
         self._note_seqs(new)
         self._settle_debt(entry, covered=set(said) >= set(known))
 
@@ -439,12 +440,12 @@ class PartitionFold:
                 self._put(DocumentKey(agent_ops(agent_id), op_id), b"")
                 self._put(DocumentKey(AGENTS, agent_id), b"")
 
-    def _index_agent(self, key: str, document: DocumentKey, known: History) -> None:
+    def _index_agent(self, key: str, known: History) -> None:
         owner = log_keys.agent_of(key)
         if not owner:
             return
         self._put(DocumentKey(AGENTS, owner[1]), b"")
-        mark = mark_of(document)
+        mark = mark_of(self.partition.topic, key)
         marked = [position for position, data in known if data == mark]
         if marked and not self._get(DocumentKey(UNSAFE, key)):  # the record itself is gone from the log
             at = {"partition": str(self.partition), "offset": marked[-1].offset, "generation": marked[-1].generation}
@@ -498,22 +499,7 @@ def rejection(intent: EffectFact) -> bytes:
     )
 
 
-def set_aside_mark(op_id: str) -> bytes:
-    """The fact that stands in for a record that could not be taken: of no known kind, so unsafe."""
-    return encode_effect(EffectFact(kind=EffectKind.UNKNOWN, op_id=op_id, reason=_SET_ASIDE))
-
-
-def set_aside_agent_mark(agent_id: str) -> bytes:
-    """The same in the history of an agent's key."""
-    return encode_agent(AgentFact(kind=AgentKind.UNKNOWN, agent_id=agent_id, evidence=_SET_ASIDE))
-
-
-def mark_of(document: DocumentKey) -> bytes:
-    """The mark that this document's history gets for a record that could not be taken."""
-    owner = log_keys.agent_of(document.key)
-    return set_aside_agent_mark(owner[1]) if document.collection != OPS and owner else set_aside_mark(document.key)
-
-
+@lru_cache(maxsize=4096)  # asked for with every key that is read
 def reassertion(key: str, document: bytes | None) -> Record:
     """The record that pays a debt: the key's whole known history and no new fact."""
     return Record(key, read_history(document), None, "projector")

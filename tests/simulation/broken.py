@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from simulation import ports, projecting
+from simulation import projecting
 from simulation.run import Kinds
 
 from fencepost.consumer import debts, partition_worker
@@ -22,6 +22,7 @@ from fencepost.ledger.history import LogEntry, Record
 from fencepost.ledger.ports import Header
 from fencepost.ledger.positions import Partition, Position
 from fencepost.ledger.projection import Debt, PartitionFold
+from fencepost.ledger.view import View
 
 Break = Callable[[], AbstractContextManager[Kinds]]
 
@@ -75,9 +76,10 @@ def _fold(kind: type[PartitionFold]) -> AbstractContextManager[Kinds]:
     return _patched((partition_worker, "PartitionFold", kind))
 
 
-def _opened(self: ports.SimulatedProjection, partition: Partition) -> Header:
-    header = self._world.header(partition)
-    return replace(header, opened=bool(header.incarnation))
+def _anything(self: View, partition: Partition, header: Header, since: int) -> Header:
+    """Believes a projection that is being rebuilt, and one that went back."""
+    del self, partition, since
+    return header
 
 
 async def _fence_unheard(
@@ -131,7 +133,7 @@ BROKEN: dict[str, Break] = {
         (partition_worker, "PartitionFold", _StrikesEarly), (debts, "reassertion", _half)
     ),
     "a re-assertion lacks a part of the history": lambda: _patched((debts, "reassertion", _half)),
-    "answers below the horizon": lambda: _patched((ports.SimulatedProjection, "_header", _opened)),
+    "answers below the horizon": lambda: _patched((View, "trusted", _anything)),
     "judges below the horizon": lambda: _fold(_JudgesBelowTheHorizon),
     "fenced intents get no verdict": lambda: _fold(_JudgesNothing),
     "the guard does not wait for its fences": lambda: _patched((Engine, "_fence_one", _fence_unheard)),

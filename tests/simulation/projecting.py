@@ -27,7 +27,7 @@ from fencepost.ledger.positions import Partition
 from fencepost.ledger.projection import DEBTS, UNKNOWN_TIME_MS, Debt
 
 TOPIC_ID = "simulated"
-_IDLE_S = 0.25
+_IDLE_S = 0.5
 _COMMIT_S = 0.5
 
 

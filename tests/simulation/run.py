@@ -120,7 +120,7 @@ class Run:
         return Faults(
             slow=some(0.06), unknown=some(0.06), unavailable=some(0.02), no_offset=some(0.1), reply_lost=some(0.02),
             projector_crash=some(0.01), projector_trouble=some(0.02), interrupted=some(0.03), tool=some(0.25),
-            cancelled=some(0.15), stalled=some(0.1), dies_in_tool=some(0.1),
+            cancelled=some(0.15), stalled=some(0.3), dies_in_tool=some(0.1),
         )  # fmt: skip
 
     async def main(self) -> Recorded:
@@ -168,7 +168,7 @@ class Run:
         for number in range(2):
             work = Work("A" if same or number == 0 else "B", op_ids=ops, steps=self.rng.randint(2, 6))
             self._start_agent(work, lives=2)
-        if self.rng.random() < 0.6:
+        if self.rng.random() < 0.8:
             self._start_user(self.kinds.guard(self.world, self._process("guard"), "A"), self.rng.uniform(0.1, 1.0))
         if self.rng.random() < 0.6:
             self._start_user(self.kinds.operator(self.world, self._process("operator")), 0.0)
