@@ -25,7 +25,7 @@ from .guard import Policy, Verdict
 from .lineage import Checkpoint
 from .operations import Operation
 from .ports import Store
-from .quarantine import QuarantinedDetails, QuarantinedRecord
+from .quarantine_faces import AsyncQuarantine, Quarantine
 from .replay import ReplayedOperation
 from .resolutions import OpenOperation, ProbeAnswer
 from .running import wait
@@ -90,7 +90,7 @@ def _has_file(url: str) -> bool:
     return Path(parse(url).path).exists()
 
 
-class Ledger(_Base):
+class Ledger(_Base, Quarantine):
     """A ledger, synchronously. Safe to use from several threads."""
 
     @classmethod
@@ -303,41 +303,8 @@ class Ledger(_Base):
         """Ask the tool's registered probe about an open operation and record its answer."""
         return self._call(self._service.probe(op_id, by=by))
 
-    # -- what was set aside ------------------------------------------------------------
 
-    def quarantine(self) -> list[QuarantinedRecord]:
-        """Records that were set aside, whether their keys are unsafe, and who has dealt with them."""
-        return self._call(self._service.quarantine())
-
-    def quarantined(self, place: str) -> QuarantinedDetails:
-        """The one at PARTITION:OFFSET ("effects/3:17"), with its bytes if the log has them. Raises NotFoundError."""
-        return self._call(self._service.quarantined(place))
-
-    def release_quarantined(
-        self,
-        place: str,
-        *,
-        version: str,
-        by: str,
-        evidence: str,
-        outcome: str | None = None,
-        result: Any = None,
-        accept_risk: bool = False,
-    ) -> QuarantinedRecord:
-        """Deal with a record that was set aside, bound to the version seen; see `quarantine.release`.
-
-        Args:
-            outcome: what became of its operation, "committed" or "absent"; None if it has none.
-        """
-        return self._call(
-            self._service.release(
-                place, version=version, by=by, evidence=evidence, outcome=outcome, result=result,
-                risk_accepted=accept_risk,
-            )
-        )  # fmt: skip
-
-
-class AsyncLedger(_Base):
+class AsyncLedger(_Base, AsyncQuarantine):
     """A ledger, for asyncio: the calls of `Ledger`, awaited."""
 
     @classmethod
@@ -481,30 +448,3 @@ class AsyncLedger(_Base):
     async def run_probe(self, op_id: str, *, by: str = "probe") -> tuple[ProbeAnswer, Operation]:
         """See `Ledger.run_probe`."""
         return await self._call(self._service.probe(op_id, by=by))
-
-    async def quarantine(self) -> list[QuarantinedRecord]:
-        """See `Ledger.quarantine`."""
-        return await self._call(self._service.quarantine())
-
-    async def quarantined(self, place: str) -> QuarantinedDetails:
-        """See `Ledger.quarantined`."""
-        return await self._call(self._service.quarantined(place))
-
-    async def release_quarantined(
-        self,
-        place: str,
-        *,
-        version: str,
-        by: str,
-        evidence: str,
-        outcome: str | None = None,
-        result: Any = None,
-        accept_risk: bool = False,
-    ) -> QuarantinedRecord:
-        """See `Ledger.release_quarantined`."""
-        return await self._call(
-            self._service.release(
-                place, version=version, by=by, evidence=evidence, outcome=outcome, result=result,
-                risk_accepted=accept_risk,
-            )
-        )  # fmt: skip

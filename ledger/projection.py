@@ -25,13 +25,10 @@ from typing import NamedTuple
 from ..schemas.errors import DecodeError, EncodeError
 from . import history, log_keys
 from .facts import (
-    AgentFact,
-    AgentKind,
     EffectFact,
     EffectKind,
     decode_agent,
     decode_effect,
-    encode_agent,
     encode_effect,
 )
 from .history import History, LogEntry, PositionedFact, Record

@@ -21,6 +21,7 @@ from . import resolutions
 from .engine import Engine
 from .errors import InvalidArgumentError, NotFoundError, VersionMovedError
 from .facts import EffectFact, EffectKind, Outcome
+from .marks import set_aside_mark
 from .operations import Operation, Status
 from .ports import DocumentKey, RawRecord
 from .positions import Partition, Position, Topic
@@ -120,7 +121,7 @@ async def _marked(engine: Engine, partition: Partition) -> Iterable[SetAside]:
     snapshot = await engine.view.scan(partition, docs.OPEN)
     for key in snapshot.documents:
         view = await engine.view.operation(key.key)
-        mark = docs.set_aside_mark(key.key)
+        mark = set_aside_mark(key.key)
         problem = "it could not be taken, and may be gone from the log"
         found += [SetAside(partition, at, key.key, problem) for at, data in view.facts if data == mark]
     return found

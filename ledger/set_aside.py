@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 from . import log_keys
 from .history import History, PositionedFact
+from .marks import mark_of
 from .operations import Operation
 from .positions import NOWHERE, Partition, Position, Topic
-from .projection import document_of, mark_of
+from .projection import document_of
 
 WORDS = "fencepost.set-aside:"
 """How the op_ids begin under which operators' words are kept."""
@@ -87,9 +88,6 @@ def is_given(operation: Operation) -> bool:
 
 def without_marks(key: str, topic: Topic, facts: History) -> tuple[History, tuple[Position, ...]]:
     """A key's facts without the marks of records that were set aside, and where those stand."""
-    document = document_of(topic, key)
-    if document is None:
-        return facts, ()
-    mark = mark_of(document)
+    mark = mark_of(topic, key)
     kept: Iterable[PositionedFact] = (item for item in facts if item.fact != mark)
     return tuple(kept), tuple(item.position for item in facts if item.fact == mark)

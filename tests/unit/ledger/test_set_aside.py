@@ -24,6 +24,7 @@ from unit.ledger.kit import (
 
 from fencepost.ledger import history, log_keys
 from fencepost.ledger.history import PositionedFact, Record, read_entry
+from fencepost.ledger.marks import mark_of, set_aside_agent_mark, set_aside_mark
 from fencepost.ledger.operations import fold_operation
 from fencepost.ledger.ports import DocumentKey
 from fencepost.ledger.positions import Partition, Position, Topic
@@ -40,8 +41,6 @@ from fencepost.ledger.projection import (
     bits_of,
     document_of,
     seqs,
-    set_aside_agent_mark,
-    set_aside_mark,
     set_bits,
 )
 from fencepost.ledger.set_aside import WORDS, SetAside, is_given, without_marks, word_about
@@ -316,6 +315,15 @@ def test_the_ledgers_own_record_gets_no_mark() -> None:
     assert len(log.collection("ledger")) == 1
     assert len(log.history(log_keys.LEDGER)) == 1
     assert log.collection(UNSAFE).keys() == {log_keys.LEDGER}
+
+
+def test_which_keys_get_a_mark() -> None:
+    """Operations and agents; an operation that is called like an agent's key is an operation."""
+    key = log_keys.session("agent", "s")
+    assert mark_of(Topic.EFFECTS, OP) == set_aside_mark(OP)
+    assert mark_of(Topic.EFFECTS, key) == set_aside_mark(key)
+    assert mark_of(Topic.AGENTS, key) == set_aside_agent_mark("agent")
+    assert (mark_of(Topic.EFFECTS, FENCE), mark_of(Topic.AGENTS, log_keys.LEDGER)) == (None, None)
 
 
 def test_marks_are_told_from_facts() -> None:
