@@ -5,6 +5,7 @@ Every call ends within its bound with a typed error, no effect starts without it
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -173,3 +174,20 @@ def status(ledger: Ledger, op_id: str) -> Status:
         return ledger.operation(op_id).operation.status
     except NotFoundError:
         return Status.FREE
+
+
+def test_connections_that_the_network_forgot(ways: Ways) -> None:
+    """Redis is there, and of the old connections nothing is ever heard again: claims are soon as fast as before."""
+    ran: list[str] = []
+    with Ledger.open(ways.url) as ledger, ledger.session("forgotten") as session:
+        claim(session, "before", ran).commit()
+        ways.redis.strand()
+        numbers = itertools.count()
+
+        def fast() -> bool:
+            key = f"after-{next(numbers)}"
+            began = time.monotonic()
+            claim(session, key, ran).commit()
+            return time.monotonic() - began < 0.5  # without notices it is looked once a second
+
+        assert wait_until(lambda: fast() and fast() and fast(), 40)

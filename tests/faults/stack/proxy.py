@@ -40,6 +40,10 @@ class Proxy:
         """Break all connections and refuse new ones."""
         self._do(self._close())
 
+    def strand(self) -> None:
+        """Forget the connections that are there: they stay open and nothing ever comes through; new ones work."""
+        self._do(self._forget())
+
     def mend(self) -> None:
         """Let everything through again; what was swallowed goes on its way."""
         self._flows.set()
@@ -70,6 +74,11 @@ class Proxy:
         for writer in self._writers:
             writer.transport.abort()
         self._writers.clear()
+
+    async def _forget(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
