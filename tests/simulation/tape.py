@@ -26,9 +26,10 @@ EFFECTS, AGENTS = Partition(Topic.EFFECTS, 0), Partition(Topic.AGENTS, 0)
 
 
 class Tape:
-    """One agent `A` on branch `main`, in session `s`, and what it did."""
+    """One agent `A` on branch `main`, in session `s`, and what it did; effects are done on `branch_id`."""
 
     def __init__(self) -> None:
+        self.branch_id = "main"
         self.events: list[Event] = []
         self.written: dict[Partition, list[LogEntry]] = {EFFECTS: [], AGENTS: []}
         self.removed: dict[Partition, set[int]] = {EFFECTS: set(), AGENTS: set()}
@@ -58,13 +59,13 @@ class Tape:
         self, kind: EffectKind, *, attempt_id: str = "a", seq: int = 1, blind: bool = False, **values: Any
     ) -> Position:
         fact = EffectFact(
-            kind=kind, op_id="pay", attempt_id=attempt_id, agent_id="A", branch_id="main", session_id="s",
+            kind=kind, op_id="pay", attempt_id=attempt_id, agent_id="A", branch_id=self.branch_id, session_id="s",
             epoch=self.epoch, seq=seq, tool="tool", effect_class=EffectClass.IRREVERSIBLE, identity_digest="same", **values,
         )  # fmt: skip
         return self.write(EFFECTS, "pay", encode_effect(fact), blind=blind)
 
     def ran(self, *, attempt_id: str = "a", round_number: int = 1, result: str = "done") -> None:
-        self.note("ran", "pay", round_number, attempt_id, "s", "A", "main", False, result)
+        self.note("ran", "pay", round_number, attempt_id, "s", "A", self.branch_id, False, result)
 
     def whole_effect(self) -> None:
         self.effect(EffectKind.INTENDED, seq=1)

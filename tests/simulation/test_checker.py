@@ -120,6 +120,21 @@ def test_an_effect_after_the_rollback_is_seen(verdict: str) -> None:
     assert found(tape) == ["guard"]
 
 
+@pytest.mark.parametrize(("early", "wrong"), [(True, ["guard"]), (False, [])])
+def test_an_effect_of_a_branch_that_was_not_fenced_counts_before_the_fence(*, early: bool, wrong: list[str]) -> None:
+    """The guard must have seen what stands before its fences, on every branch of the agent; what comes later need not stop."""
+    tape = Tape()
+    tape.branch_id = "sibling"
+    if early:
+        tape.effect(EffectKind.INTENDED)
+    tape.go_back(0, "PROCEED")
+    if not early:
+        tape.effect(EffectKind.INTENDED)
+    tape.ran()
+    tape.effect(EffectKind.COMMITTED, seq=2)
+    assert found(tape) == wrong
+
+
 def test_a_rollback_over_an_undone_effect_is_right() -> None:
     """What was undone before the decision stands in nobody's way."""
     tape = Tape()
