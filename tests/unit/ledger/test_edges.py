@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from unit.ledger.kit import OP, at, committed, effect, failed, fold, intended
+from dataclasses import replace
 
-from fencepost.ledger.facts import EffectClass, EffectKind
+import pytest
+from unit.ledger.kit import OP, at, committed, effect, failed, fold, intended, resolved
+
+from fencepost.ledger.facts import EffectClass, EffectFact, EffectKind
 from fencepost.ledger.identity import canonical, derived_op_id, keyed_op_id
-from fencepost.ledger.operations import AttemptState, fold_operation
+from fencepost.ledger.operations import VOIDED, AttemptState, Status, fold_operation, idempotency_key
 from fencepost.ledger.positions import Position
 
 LARGEST = 2**53 - 1
@@ -74,3 +76,31 @@ def test_a_rejected_attempt_that_withdraws_stays_rejected() -> None:
     attempt = fold_operation(OP, facts).attempts["a"]
     assert attempt.state is AttemptState.REJECTED
     assert attempt.outcome is None
+
+
+def test_an_operation_that_nobody_owns_can_be_resolved() -> None:
+    """One of which only an unreadable record is known: there is no attempt to overrule."""
+    operation = fold(effect(EffectKind.UNKNOWN), resolved("ABSENT", 0))
+    assert (operation.status, operation.version) == (Status.FREE, "0.1")
+    assert operation.resolutions[0].effective
+
+
+def test_a_voided_key_is_not_used_again() -> None:
+    """The provider would refuse it for ever: what comes after a probe that voided it gets another one, in this round."""
+    absent = resolved("ABSENT", 0)
+    plain, voided = fold(intended("a"), absent), fold(intended("a"), replace(absent, reason=VOIDED))
+    assert (plain.voids, voided.voids) == (0, 1)
+    assert plain.idempotency_key == idempotency_key(OP, 1)
+    assert voided.idempotency_key == idempotency_key(OP, 1, 1) != plain.idempotency_key
+    assert voided.attempts["a"].state is AttemptState.OVERRULED
+
+
+@pytest.mark.parametrize(
+    ("facts", "outcome"),
+    [((intended("a"), committed("a")), "COMMITTED"), ((intended("a"), failed("a")), "ABSENT")],
+)
+def test_a_resolution_that_affirms_moves_the_version(facts: tuple[EffectFact, ...], outcome: str) -> None:
+    """Whoever decided on the version before it has not seen it."""
+    operation = fold(*facts, resolved(outcome, 1), resolved(outcome, 1))
+    assert [resolution.effective for resolution in operation.resolutions] == [True, False]
+    assert (operation.version, operation.last_resolution) == ("0.2", Position(0, 2))
