@@ -7,7 +7,8 @@
 5. The guard never authorised over an effect that stood in the log before its fences, or that ran afterwards.
 6. What the cleaner left says what the whole log says; the projection says it too.
 7. What was acknowledged is still there.
-8. Every call comes to an end, and the projectors come to rest.
+8. A session that was closed has accounted for every number that it gave out.
+9. Every call comes to an end, and the projectors come to rest.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from simulation.run import Left, Recorded
 
 from fencepost.ledger import history, log_keys
 from fencepost.ledger import projection as docs
-from fencepost.ledger.facts import AgentKind, EffectFact, EffectKind, Outcome, decode_agent, decode_effect
+from fencepost.ledger.facts import AgentFact, AgentKind, EffectFact, EffectKind, Outcome, decode_agent, decode_effect
 from fencepost.ledger.history import History, LogEntry
 from fencepost.ledger.lineage import Agent, Rollback, fold_agent
 from fencepost.ledger.operations import AttemptState, Operation, Status, fold_operation
@@ -109,7 +110,7 @@ def violations(run: Recorded) -> list[str]:
     """Everything that is wrong with a run; empty when nothing is."""
     story = Story.of(run)
     found = [f"liveness: {problem}" for problem in run.problems]
-    for rule in (_once, _mediated, _remembered, _results, _guarded, _kept, _acknowledged, _ended):
+    for rule in (_once, _mediated, _remembered, _results, _guarded, _kept, _acknowledged, _accounted, _ended):
         found += rule(story)
     return found
 
@@ -320,6 +321,23 @@ def _acknowledged(story: Story) -> Iterator[str]:
             gone = (Position(0, offset), record.fact) not in known
         if gone:
             yield f"acknowledged: what {event.who} wrote under {record.key} at {partition} {offset} is gone"
+
+
+def _accounted(story: Story) -> Iterator[str]:
+    seen: dict[str, set[int]] = {}
+    for partition, by_key in story.facts.items():
+        decode = decode_effect if partition.topic is Topic.EFFECTS else decode_agent
+        for facts in by_key.values():
+            for _, data in facts:
+                fact = decode(data)
+                seen.setdefault(fact.session_id, set()).add(fact.seq)
+                if isinstance(fact, AgentFact):
+                    seen[fact.session_id].update(fact.voided)
+    for agent, _, _ in story.agents():
+        for session in agent.sessions.values():
+            missing = set(range(1, (session.sealed_seq or 0) + 1)) - seen.get(session.session_id, set())
+            if missing and not session.rejected:
+                yield f"accounted: {session.session_id} was sealed at {session.sealed_seq} without {sorted(missing)}"
 
 
 def _ended(story: Story) -> Iterator[str]:

@@ -55,6 +55,13 @@ class Tape:
         fact = AgentFact(kind=AgentKind.SESSION_OPENED, agent_id="A", branch_id="main", session_id="s")
         return self.write(AGENTS, log_keys.session("A", "s"), encode_agent(fact))
 
+    def close(self, sealed_seq: int, voided: tuple[int, ...] = ()) -> None:
+        fact = AgentFact(
+            kind=AgentKind.SESSION_CLOSED, agent_id="A", branch_id="main", session_id="s", epoch=self.epoch,
+            seq=sealed_seq, sealed_seq=sealed_seq, voided=voided,
+        )  # fmt: skip
+        self.write(AGENTS, log_keys.session("A", "s"), encode_agent(fact))
+
     def effect(
         self, kind: EffectKind, *, attempt_id: str = "a", seq: int = 1, blind: bool = False, **values: Any
     ) -> Position:

@@ -192,6 +192,17 @@ def test_an_acknowledged_fact_that_is_gone_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sealed_seq", "voided", "wrong"), [(3, (), []), (4, (), ["accounted"]), (5, (3, 4), []), (5, (4,), ["accounted"])]
+)
+def test_a_number_that_is_missing_is_seen(sealed_seq: int, voided: tuple[int, ...], wrong: list[str]) -> None:
+    """A closed session whose numbers are neither in the log nor given up."""
+    tape = Tape()
+    tape.whole_effect()
+    tape.close(sealed_seq, voided)
+    assert found(tape) == wrong
+
+
+@pytest.mark.parametrize(
     "spoil",
     [
         pytest.param(lambda tape: tape.note("begin", 7, "pay"), id="a call that never ended"),
