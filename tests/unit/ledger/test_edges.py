@@ -1,16 +1,20 @@
-"""Edges of op ids and of the fold that a small change of the code would move unnoticed."""
+"""Edges of op ids, of the fold, and of the guard that a small change of the code would move unnoticed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from unit.ledger.kit import OP, at, committed, effect, failed, fold, intended, resolved
+from unit.ledger.guard_kit import done, evidence, here, kinds, seen
+from unit.ledger.kit import OP, at, committed, effect, failed, fold, intended, point, resolved
 
 from fencepost.ledger.facts import EffectClass, EffectFact, EffectKind
+from fencepost.ledger.guard import Policy, ReasonKind, SeenOperation, VerdictKind, decide, unknown_effects
 from fencepost.ledger.identity import canonical, derived_op_id, keyed_op_id
 from fencepost.ledger.operations import VOIDED, AttemptState, Status, fold_operation, idempotency_key
 from fencepost.ledger.positions import Position
+from fencepost.ledger.watermarks import Watermark
 
 LARGEST = 2**53 - 1
 
@@ -104,3 +108,71 @@ def test_a_resolution_that_affirms_moves_the_version(facts: tuple[EffectFact, ..
     operation = fold(*facts, resolved(outcome, 1), resolved(outcome, 1))
     assert [resolution.effective for resolution in operation.resolutions] == [True, False]
     assert (operation.version, operation.last_resolution) == ("0.2", Position(0, 2))
+
+
+# -- the guard -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_damaged_token_in_the_restored_state_is_told_as_such(registered: bool) -> None:
+    """Not as a checkpoint that is not registered: that would send the caller looking for the wrong thing."""
+    verdict = decide(
+        evidence(done(9), mark=None, restored_problem="a damaged watermark token", registered=registered), Policy.GATED
+    )
+    assert ReasonKind.WATERMARK_UNREADABLE in kinds(verdict)
+    assert ReasonKind.CHECKPOINT_NOT_REGISTERED not in kinds(verdict)
+    assert "a damaged watermark token" in verdict.reasons[0].text
+
+
+@pytest.mark.parametrize("open_as", ["owned", "in doubt"])
+def test_a_harmless_effect_that_is_open_does_not_hold_up_others(open_as: str) -> None:
+    """Whether it happens once more does not matter; the effect beside it is crossed by a gated rollback."""
+    reading = here(intended, "r", 7, op_id="read", effect_class=EffectClass.READ)
+    doubt = here(partial(effect, EffectKind.IN_DOUBT), "r", 8, op_id="read", effect_class=EffectClass.READ)
+    harmless = SeenOperation(fold_operation("read", at(*((reading,) if open_as == "owned" else (reading, doubt)))))
+    assert decide(evidence(done(9), harmless), Policy.GATED).kind is VerdictKind.PROCEED_GATED
+    assert kinds(decide(evidence(done(9), harmless), Policy.STRICT)) == {ReasonKind.EFFECT_NOT_KNOWN}
+
+
+def test_effects_are_named_in_the_order_in_which_they_were_done() -> None:
+    """By the fact that settled them, else by the intent that owns them: not by when somebody first meant to."""
+    late = SeenOperation(fold_operation("late", at(*op_facts("late", intent=7, commit=12))))
+    early = SeenOperation(fold_operation("early", at(*op_facts("early", intent=8, commit=9))))
+    owned = SeenOperation(fold_operation("owned", at(here(intended, "a", 11, op_id="owned"))))
+    order = [s.operation.op_id for s in unknown_effects(evidence(late, owned, early))]
+    assert order == ["early", "owned", "late"]
+
+
+def op_facts(op_id: str, *, intent: int, commit: int) -> tuple[EffectFact, EffectFact]:
+    return here(intended, "a", intent, op_id=op_id), here(committed, "a", commit, op_id=op_id)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        (),
+        (here(intended, "a", 7), here(failed, "a", 8)),
+        tuple(here(f, "a", n, effect_class=EffectClass.READ) for f, n in ((intended, 7), (committed, 8))),
+    ],
+    ids=["nothing known", "free", "a committed read"],
+)
+def test_a_record_that_was_set_aside_counts_whatever_else_is_known(facts: tuple[EffectFact, ...]) -> None:
+    """What it said may have been an effect that is not harmless at all."""
+    one = evidence(seen(*facts, unsafe="the record at effects/0 offset 3 was set aside"))
+    for policy in Policy:
+        assert kinds(decide(one, policy)) == {ReasonKind.EFFECT_UNSAFE}
+
+
+def test_a_known_effect_that_became_unsafe_is_not_known_any_more() -> None:
+    """What the checkpoint knows of it is not all that there is."""
+    facts = (here(intended, "a", 2), here(committed, "a", 3), effect(EffectKind.UNKNOWN))
+    assert kinds(decide(evidence(seen(*facts)), Policy.STRICT)) == {ReasonKind.EFFECT_UNSAFE}
+    absorbed = {(OP, 1): [point(0, 3)]}
+    assert kinds(decide(evidence(seen(*facts), absorbed=absorbed), Policy.GATED)) == {ReasonKind.EFFECT_UNSAFE}
+
+
+def test_a_watermark_of_another_ledger_says_nothing_else() -> None:
+    """Its numbers are those of other sessions: that they differ from the registered ones is no second reason."""
+    other = Watermark("another ledger", "agent", "main", Position(0, 0), 49)
+    verdict = decide(evidence(claimed=other), Policy.STRICT)
+    assert [reason.kind for reason in verdict.reasons] == [ReasonKind.WATERMARK_OF_ANOTHER_LEDGER]
