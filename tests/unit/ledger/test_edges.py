@@ -176,3 +176,29 @@ def test_a_watermark_of_another_ledger_says_nothing_else() -> None:
     other = Watermark("another ledger", "agent", "main", Position(0, 0), 49)
     verdict = decide(evidence(claimed=other), Policy.STRICT)
     assert [reason.kind for reason in verdict.reasons] == [ReasonKind.WATERMARK_OF_ANOTHER_LEDGER]
+
+
+def test_a_blocker_is_named_with_its_number_and_branch() -> None:
+    """Settled, owned, or free and unsafe: by the fact that tells most, and of this agent's sessions alone."""
+    cases = {
+        9: seen(here(intended, "a", 9)),
+        10: seen(here(intended, "a", 9), here(committed, "a", 10)),
+        7: seen(here(intended, "a", 7), here(failed, "a", 8), unsafe="set aside"),
+        0: seen(here(intended, "a", 9, agent_id="other"), unsafe="set aside"),
+    }
+    for number, one in cases.items():
+        [reason] = decide(evidence(one), Policy.STRICT).reasons
+        assert reason.effect is not None
+        assert (reason.effect.seq, reason.effect.branch_id) == (number, "main")
+
+
+@pytest.mark.parametrize(("committed_at", "known"), [(5, True), (9, False)])
+def test_a_stray_effect_is_known_by_its_commit(committed_at: int, known: bool) -> None:
+    """It happened when it was committed: a checkpoint that knows only its intent does not know it."""
+    one = seen(
+        intended("other", agent_id="other"),
+        here(intended, "a", 4),
+        here(committed, "a", committed_at),
+    )
+    verdict = decide(evidence(one), Policy.STRICT)
+    assert kinds(verdict) == (set() if known else {ReasonKind.EFFECT_UNSAFE})
