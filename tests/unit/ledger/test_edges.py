@@ -202,3 +202,17 @@ def test_a_stray_effect_is_known_by_its_commit(committed_at: int, known: bool) -
     )
     verdict = decide(evidence(one), Policy.STRICT)
     assert kinds(verdict) == (set() if known else {ReasonKind.EFFECT_UNSAFE})
+
+
+def test_a_session_that_the_ledger_does_not_know_has_written_nothing() -> None:
+    """Not even its first number."""
+    one = evidence(seq=1, written={})
+    assert kinds(decide(one, Policy.STRICT)) == {ReasonKind.WATERMARK_AHEAD}
+    assert decide(evidence(seq=0, written={}), Policy.STRICT).authorised
+
+
+def test_what_is_committed_is_not_in_doubt_because_its_session_is_over() -> None:
+    """The fence of its owner says that nobody could say any more: it was said."""
+    one = evidence(seen(here(intended, "a", 8), here(committed, "a", 9), owner_ended=True))
+    assert kinds(decide(one, Policy.STRICT)) == {ReasonKind.EFFECT_NOT_KNOWN}
+    assert decide(one, Policy.GATED).kind is VerdictKind.PROCEED_GATED
