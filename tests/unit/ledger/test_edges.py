@@ -9,7 +9,7 @@ import pytest
 from unit.ledger.guard_kit import done, evidence, here, kinds, seen
 from unit.ledger.kit import OP, at, committed, effect, failed, fold, intended, point, resolved
 
-from fencepost.ledger.facts import EffectClass, EffectFact, EffectKind
+from fencepost.ledger.facts import EffectClass, EffectFact, EffectKind, ResultForm
 from fencepost.ledger.guard import Policy, ReasonKind, SeenOperation, VerdictKind, decide, unknown_effects
 from fencepost.ledger.identity import canonical, derived_op_id, keyed_op_id
 from fencepost.ledger.operations import VOIDED, AttemptState, Status, fold_operation, idempotency_key
@@ -216,3 +216,77 @@ def test_what_is_committed_is_not_in_doubt_because_its_session_is_over() -> None
     one = evidence(seen(here(intended, "a", 8), here(committed, "a", 9), owner_ended=True))
     assert kinds(decide(one, Policy.STRICT)) == {ReasonKind.EFFECT_NOT_KNOWN}
     assert decide(one, Policy.GATED).kind is VerdictKind.PROCEED_GATED
+
+
+# -- the fold, once more -------------------------------------------------------------------
+
+RESULT, OTHER = (committed("a", result=data, result_form=ResultForm.JSON) for data in (b'"one"', b'"other"'))
+STRANGE = effect(EffectKind.UNKNOWN)
+
+
+def test_a_round_begins_with_keys_that_nobody_voided() -> None:
+    """Those of the round before name another effect."""
+    void = replace(resolved("ABSENT", 0), reason=VOIDED)
+    undone = effect(EffectKind.COMPENSATED, "u")
+    operation = fold(intended("a"), void, intended("b"), committed("b"), undone)
+    assert (operation.round, operation.voids) == (2, 0)
+    assert operation.idempotency_key == idempotency_key(OP, 2)
+
+
+def test_a_commit_that_is_told_again_changes_nothing() -> None:
+    """The first result stands; there is no anomaly, and no other version."""
+    operation = fold(intended("a"), RESULT, OTHER)
+    assert (operation.result, operation.anomalies, operation.version) == (b'"one"', [], "0.1")
+
+
+def test_the_states_of_attempts_that_went_their_way() -> None:
+    """Owner, committed, committed late, committed without an intent, failed before its intent came."""
+    assert fold(intended("a")).attempts["a"].state is AttemptState.OWNER
+    after = fold(intended("a"), committed("a"), failed("a"))
+    assert (after.status, after.attempts["a"].state) == (Status.COMMITTED, AttemptState.COMMITTED)
+    late = fold(intended("a"), failed("a"), committed("a"))
+    assert (late.flagged, late.attempts["a"].state) == (True, AttemptState.COMMITTED)
+    assert late.first is not None
+    assert late.first.kind is EffectKind.INTENDED
+    unconfirmed = fold(committed("a", effect_class=EffectClass.READ))
+    assert unconfirmed.attempts["a"].state is AttemptState.COMMITTED
+    withdrawn = fold(failed("a"), intended("a"))
+    assert (withdrawn.status, withdrawn.owner) == (Status.FREE, None)
+    assert withdrawn.attempts["a"].state is AttemptState.FAILED
+
+
+def test_an_unsafe_operation_has_no_result() -> None:
+    """Nor a form of one: what was committed may not be all."""
+    operation = fold(intended("a"), RESULT, STRANGE)
+    assert (operation.status, operation.result, operation.result_form) == (Status.UNSAFE, None, ResultForm.UNKNOWN)
+
+
+def test_the_owners_commit_on_an_unsafe_operation_is_evidence() -> None:
+    """It settles nothing and is no anomaly; whoever resolves it must have seen it, and need not repeat its result."""
+    facts = (intended("a"), STRANGE, RESULT)
+    unsafe = fold(*facts)
+    assert (unsafe.status, unsafe.version, unsafe.anomalies) == (Status.UNSAFE, "0.2", [])
+    assert unsafe.attempts["a"].state is AttemptState.COMMITTED
+    assert fold(*facts, resolved("COMMITTED", 1)).status is Status.UNSAFE
+    assert fold(*facts, resolved("COMMITTED", 2)).result == b'"one"'
+    told = replace(resolved("COMMITTED", 2), result=b'"operator"', result_form=ResultForm.JSON)
+    assert fold(*facts, told).result == b'"operator"'
+
+
+def test_a_resolution_settles_what_its_owner_left_in_doubt() -> None:
+    """By itself, until the owner confirms it: then the owner's result fills in what the resolution did not tell."""
+    doubt = (intended("a"), effect(EffectKind.IN_DOUBT, "a"), resolved("COMMITTED", 1))
+    operation = fold(*doubt)
+    assert operation.settled is not None
+    assert (operation.settled.kind, operation.result) == (EffectKind.RESOLVED, None)
+    confirmed = fold(*doubt, RESULT)
+    assert (confirmed.result, confirmed.attempts["a"].state) == (b'"one"', AttemptState.COMMITTED)
+    assert confirmed.anomalies == []
+    told = replace(resolved("COMMITTED", 1), result=b'"operator"', result_form=ResultForm.JSON)
+    kept = fold(*doubt[:2], told, RESULT)
+    assert (kept.result, kept.settled_at) == (b'"operator"', Position(0, 2))
+
+
+def test_an_idempotency_key_to_the_letter() -> None:
+    """Providers remember it: the same for ever."""
+    assert idempotency_key("pay:1", 2) == "fencepost-2676e2f3ce84245a8a571dfea6fc2ed02772ac5b-2"
