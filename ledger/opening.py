@@ -17,13 +17,10 @@ from .errors import FencedError, RefusedError, RollbackPendingError, StoreUnavai
 from .facts import AgentFact, AgentKind
 from .guard import Reason, ReasonKind
 from .lineage import ROOT, Branch, Checkpoint, Session
-from .rollbacks import withdraw
+from .rollbacks import withdraw_if_stale
 from .sessions import SessionState
 from .view import AgentView
 from .watermarks import Point, Watermark
-
-STALE_ROLLBACK_S = 60.0
-"""A rollback that nobody decided for so long may be withdrawn by whoever needs the branch."""
 
 
 async def open_session(
@@ -54,7 +51,7 @@ async def open_session(
     for _ in range(10):
         view = await engine.patiently(functools.partial(engine.view.agent, agent_id), deadline=deadline)
         pending = view.agent.pending
-        await _withdraw_if_stale(engine, view)
+        await withdraw_if_stale(engine, view)
         if pending is not None and branch_id in pending.branches:  # it would be rejected: nothing is written for that
             opened = f"rollback {pending.rollback_id} of its branch is being decided"
         else:
@@ -165,12 +162,3 @@ async def check_watermark(engine: Engine, view: AgentView, mark: Watermark) -> N
             field="watermark",
             reason=reason,
         )
-
-
-async def _withdraw_if_stale(engine: Engine, view: AgentView) -> None:
-    """Decide, as withdrawn, a rollback whose guard is gone; the first decision counts."""
-    pending = view.agent.pending
-    if pending is None or view.header.now_ms - pending.fact.time_ms < STALE_ROLLBACK_S * 1000:
-        return
-    agent_id = view.agent.agent_id
-    await withdraw(engine, agent_id, pending.branch_id, pending.rollback_id, why="its guard did not decide")

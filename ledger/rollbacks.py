@@ -47,8 +47,10 @@ from .watermarks import Watermark
 
 WITHDRAW_S = 2.0
 """How long a guard that gave up tries to say so."""
+STALE_ROLLBACK_S = 60.0
+"""A rollback that nobody decided for so long may be withdrawn by whoever needs the branch."""
 UNDER_WAY_S = 1.0
-"""How long an effect that looks owned is looked at again: its outcome may be written and not applied yet."""
+"""How long an effect that looks owned, or another rollback, is looked at again: its end may be written and not applied yet."""
 
 
 async def authorize(
@@ -74,17 +76,25 @@ async def authorize(
     """
     deadline = engine.clock.monotonic() + engine.limits.apply_s
     patience = engine.clock.monotonic() + UNDER_WAY_S
+    await withdraw_if_stale(engine, await engine.view.known_agent(agent_id))
     while True:
         view = await engine.view.known_agent(agent_id)
         evidence = await gather(engine, view, checkpoint_id, branch_id=branch_id, restored=restored)
         early = decide(evidence, policy)
         kinds = {reason.kind for reason in early.reasons}
-        if kinds != {ReasonKind.EFFECT_OWNED} or engine.clock.monotonic() >= patience:
+        passes = kinds == {ReasonKind.EFFECT_OWNED} or view.agent.pending is not None
+        if not passes or engine.clock.monotonic() >= patience:
             break
         await asyncio.sleep(0.05)
     transient = {ReasonKind.WATERMARK_AHEAD}
     if not early.authorised and not all(reason.kind in transient for reason in early.reasons):
         return early
+    if (pending := view.agent.pending) is not None:  # a request would be rejected: nothing is written for that
+        raise RollbackPendingError(
+            f"the rollback of {agent_id} was not accepted: rollback {pending.rollback_id} is being decided.",
+            next_step="Look with `fencepost agents show`, then decide anew.",
+            rollback_id=pending.rollback_id,
+        )
     rollback_id = engine.new_id()
     try:
         rollback = await _request(engine, view, evidence, policy, rollback_id=rollback_id, deadline=deadline)
@@ -116,6 +126,15 @@ async def withdraw(engine: Engine, agent_id: str, branch_id: str, rollback_id: s
         time_ms=engine.clock.wall_ms(),
     )
     await engine.publish_agent(log_keys.rollback(agent_id, rollback_id), fact)
+
+
+async def withdraw_if_stale(engine: Engine, view: AgentView) -> None:
+    """Decide, as withdrawn, a rollback whose guard is gone; the first decision counts."""
+    pending = view.agent.pending
+    if pending is None or view.header.now_ms - pending.fact.time_ms < STALE_ROLLBACK_S * 1000:
+        return
+    agent_id = view.agent.agent_id
+    await withdraw(engine, agent_id, pending.branch_id, pending.rollback_id, why="its guard did not decide")
 
 
 async def preview(

@@ -68,7 +68,7 @@ class User:
         self.process = process
         self.name = process.name
         self._made = 0
-        clock = SimulatedClock(world, world.rng.uniform(-50.0, 50.0))
+        clock = SimulatedClock(world, world.rng.uniform(-20.0, 20.0))
         store = SimulatedStore(world, process)
         self.engine = self.engine_kind(store, LIMITS, clock, self._new_id)
         self.service = Service(self.engine)

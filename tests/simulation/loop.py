@@ -19,7 +19,7 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-MAX_STEPS = 25_000
+MAX_STEPS = 40_000
 """Of one run; more means that something goes round in circles without letting time pass."""
 
 

@@ -5,6 +5,7 @@ CE1 to CE8 were found by a search of small models; what came later was found by 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from unittest.mock import patch
 
@@ -252,8 +253,8 @@ def test_a_former_projection_that_comes_back_does_not_decide() -> None:
     play(story)
 
 
-def test_an_opening_that_would_be_rejected_is_not_written() -> None:
-    """While a rollback of its branch is pending, whoever opens a session waits and reads, and leaves nothing in the log."""
+def test_what_a_pending_rollback_would_reject_is_not_written() -> None:
+    """Whoever opens a session or asks for another rollback leaves nothing in the log, and withdraws it once its guard is gone."""
 
     async def story(stage: Stage) -> None:
         user, session = await stage.session("A")
@@ -268,7 +269,14 @@ def test_an_opening_that_would_be_rejected_is_not_written() -> None:
         with pytest.raises(RollbackPendingError):
             await stage.session("A")
         assert stage.world.places[AGENTS].end == end
-        stage.loop.now += 90.0
+        guard, _ = await stage.session("G")
+        end = stage.world.places[AGENTS].end
+        with pytest.raises(RollbackPendingError):
+            await stage.as_user(guard, rollbacks.authorize(guard.engine, "A", "c1"))
+        assert stage.world.places[AGENTS].end == end
+        await asyncio.sleep(90.0)
+        verdict = await stage.as_user(guard, rollbacks.authorize(guard.engine, "A", "c1"))
+        assert verdict.authorised, "a rollback without a guard is withdrawn by the next guard"
         await stage.session("A")
 
     play(story)
