@@ -22,10 +22,11 @@ from .calls import Call
 from .errors import (
     DivergenceHeldError,
     FencedError,
+    FencepostError,
     OperationConflictError,
     OperationInDoubtError,
     OperationInFlightError,
-    PublishRefusedError,
+    OutcomeUnknownError,
     RecordTooLargeError,
     ResultNotRecordedError,
     StaleProjectionError,
@@ -188,7 +189,7 @@ def _note_wording(session: SessionState, call: Call, view: OperationView) -> Non
     room = len(operation.attempts) < session.engine.limits.max_attempts
     if room and call.content_digest not in {"", *operation.variants}:
         wording = intent(session, call, session.engine.new_id(), operation)
-        session.in_background(session.engine.publish_effect(wording, view.facts))
+        session.in_background(session.publish_effect(wording, view.facts))
 
 
 async def _wait_for_owner(session: SessionState, call: Call, view: OperationView, patience: float) -> None:
@@ -229,23 +230,27 @@ async def _intend(session: SessionState, call: Call, view: OperationView) -> Cla
     session.open_attempts[attempt_id] = OpenAttempt(call.op_id, view.operation.round)
     try:
         return await _publish_and_confirm(session, call, view, fact, started + call.deadline_s)
-    except (RecordTooLargeError, PublishRefusedError):
-        session.sequence.void(fact.seq)
-        session.open_attempts.pop(attempt_id, None)
-        raise
-    except BaseException:
+    except BaseException as error:
         # Whatever became of the intent, it certainly never ran: a cancelled or failed begin
         # must not leave an operation that looks owned.
-        if attempt_id in session.open_attempts:
+        mine = session.open_attempts.get(attempt_id)
+        if mine is not None and _unwritten(mine, error):
+            session.open_attempts.pop(attempt_id)
+        elif mine is not None:
             _withdraw(session, call, fact, view.facts)
         raise
+
+
+def _unwritten(attempt: OpenAttempt, error: BaseException) -> bool:
+    """Whether the intent is certainly not in the log, and never will be: then there is nothing to withdraw."""
+    return not attempt.written and isinstance(error, FencepostError) and not isinstance(error, OutcomeUnknownError)
 
 
 async def _publish_and_confirm(
     session: SessionState, call: Call, view: OperationView, intent: EffectFact, expires: float
 ) -> Claim | None:
     engine = session.engine
-    offset = await engine.publish_effect(intent, view.facts)
+    offset = await session.publish_effect(intent, view.facts)
     session.open_attempts[intent.attempt_id].written = True
     found: list[tuple[Operation, History]] = []
 
@@ -290,7 +295,7 @@ def _withdraw(session: SessionState, call: Call, intent: EffectFact, facts: Hist
     attempt = session.open_attempts.pop(intent.attempt_id)
 
     async def publish() -> None:
-        await session.engine.publish_effect(replace(fact, reason="withdrawn: it was not started in time"), facts)
+        await session.publish_effect(replace(fact, reason="withdrawn: it was not started in time"), facts)
         if not attempt.written:  # from here on the intent means nothing, whether it arrives or not
             session.sequence.discount(intent.seq)
 

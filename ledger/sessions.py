@@ -21,6 +21,7 @@ from .errors import (
     StoreError,
 )
 from .facts import AgentFact, AgentKind, Crossed, EffectClass, EffectFact, EffectKind
+from .history import History
 from .identity import check_id, check_op_id
 from .lineage import Branch, Checkpoint, all_checkpoints
 from .positions import Position
@@ -125,6 +126,16 @@ class SessionState:
         """Publish a numbered fact; its number is voided if it was certainly not written."""
         try:
             return await self.engine.publish_agent(key, fact)
+        except OutcomeUnknownError:
+            raise
+        except Exception:
+            self.sequence.void(fact.seq)
+            raise
+
+    async def publish_effect(self, fact: EffectFact, known: History) -> int | None:
+        """As `publish`, for a fact of an operation, on top of the history that is known."""
+        try:
+            return await self.engine.publish_effect(fact, known)
         except OutcomeUnknownError:
             raise
         except Exception:
@@ -378,5 +389,5 @@ async def _decide_open_attempts(state: SessionState) -> None:
             reason="its session was closed before it was decided",
             time_ms=state.engine.clock.wall_ms(),
         )
-        await state.engine.publish_effect(fact, facts)
+        await state.publish_effect(fact, facts)
         state.open_attempts.pop(attempt_id, None)

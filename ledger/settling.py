@@ -57,14 +57,12 @@ async def doubt(claim: Claim, why: str) -> None:
 async def _settle(claim: Claim, fact: EffectFact, decided: str) -> None:
     session = claim.session
     if claim.call.unconfirmed:
-        session.in_background(session.engine.publish_effect(fact, claim.history))
+        session.in_background(session.publish_effect(fact, claim.history))
         _decided(claim, decided)
         return
     try:
-        await session.engine.publish_effect(fact, claim.history)
+        await session.publish_effect(fact, claim.history)
     except (StoreError, RecordTooLargeError) as error:
-        if not isinstance(error, OutcomeUnknownError):
-            session.sequence.void(fact.seq)
         raise unpublished(claim, decided, claim.value) from error
     _decided(claim, decided)
 
