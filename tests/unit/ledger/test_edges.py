@@ -290,3 +290,19 @@ def test_a_resolution_settles_what_its_owner_left_in_doubt() -> None:
 def test_an_idempotency_key_to_the_letter() -> None:
     """Providers remember it: the same for ever."""
     assert idempotency_key("pay:1", 2) == "fencepost-2676e2f3ce84245a8a571dfea6fc2ed02772ac5b-2"
+
+
+def test_a_commit_of_somebody_else_on_an_unsafe_operation_is_an_anomaly() -> None:
+    """It is no evidence of what the owner did: two may have done it."""
+    operation = fold(intended("a"), intended("b"), STRANGE, committed("b"))
+    assert [anomaly.attempt_id for anomaly in operation.anomalies] == ["b"]
+    assert operation.needs_attention
+
+
+def test_a_commit_without_an_intent_is_taken_once() -> None:
+    """Told twice it is neither a repeat nor an anomaly, whatever its class."""
+    for effect_class in (EffectClass.READ, EffectClass.IRREVERSIBLE):
+        once = committed("a", effect_class=effect_class)
+        operation = fold(once, once)
+        assert (operation.anomalies, operation.version) == ([], "0.0")
+        assert operation.attempts["a"].state is AttemptState.COMMITTED
