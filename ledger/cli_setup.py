@@ -102,10 +102,12 @@ async def _checked(store: Store) -> tuple[Sequence[Check], Sequence[Check]]:
     try:
         with _silent("fencepost.store"):  # the warnings are in the table
             found = (await store.terms()).identity
-    except (GuaranteeError, StoreUnavailableError):
+    except GuaranteeError:  # told already: what is refused is among the checks
+        return checks, ()
+    except StoreUnavailableError:
         if all(check.ok or check.severity == "warn" for check in checks):
             raise
-        return checks, ()  # told already: what is refused, or does not answer, is among the checks
+        return checks, ()  # likewise: what does not answer is among them
     recorded = await asyncio.to_thread(_recorded_identity, store) if found else ""
     if not recorded:
         return checks, ()
