@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING
 
 from ..ledger.projection import document_of, reassertion
@@ -24,11 +23,16 @@ _AT_ONCE = 32
 
 
 class DebtPayer:
-    """Publishes re-assertions for one partition; the fold strikes a debt when it reads one back that suffices."""
+    """Publishes re-assertions for one partition; the fold strikes a debt when it reads one back that suffices.
 
-    def __init__(self, log: PartitionLog, store: PartitionStore) -> None:
+    Args:
+        clock: monotonic seconds, the same as those of `pay`.
+    """
+
+    def __init__(self, log: PartitionLog, store: PartitionStore, clock: Callable[[], float]) -> None:
         self._log = log
         self._store = store
+        self._clock = clock
         self._payments = Payments()
 
     def reset(self) -> None:
@@ -52,7 +56,7 @@ class DebtPayer:
             payment = self._payments.begin(key, now)
             failpoints.hit("before_reassert")
             try:
-                self._log.publish(reassertion(key, documents[document]), _reporter(payment))
+                self._log.publish(reassertion(key, documents[document]), self._reporter(payment))
             except QueueFullError:
                 payment.failed(now)
                 return False
@@ -60,13 +64,12 @@ class DebtPayer:
                 _log.exception("%s: the history of %r cannot be written again; it stays owed", self._log.partition, key)
         return True
 
+    def _reporter(self, payment: Payment) -> Callable[[int | None, str], None]:
+        def report(offset: int | None, error: str) -> None:
+            if error:
+                payment.failed(self._clock())
+                return
+            failpoints.hit("after_reassert")
+            payment.delivered(offset)
 
-def _reporter(payment: Payment) -> Callable[[int | None, str], None]:
-    def report(offset: int | None, error: str) -> None:
-        if error:
-            payment.failed(time.monotonic())
-            return
-        failpoints.hit("after_reassert")
-        payment.delivered(offset)
-
-    return report
+        return report

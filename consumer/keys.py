@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..ledger.projection import LAYOUT
+
 if TYPE_CHECKING:
     from ..ledger.positions import Partition
     from ..ledger.urls import StoreUrl
@@ -30,7 +32,7 @@ class PartitionKeys(NamedTuple):
     def tag(self) -> str:
         """What every key of the partition starts with: its hash tag."""
         moved = f".g{self.generation}" if self.generation else ""
-        return f"{{{self.prefix}.{self.partition.topic.value}{moved}.{self.partition.number}}}"
+        return f"{{{self.prefix}.{self.partition.topic.value}{moved}.l{LAYOUT}.{self.partition.number}}}"
 
     @property
     def header(self) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError
 
+from ..ledger.ports import RawRecord
 from . import kafka_client
 from .codec import codec_of
 from .entries import entry_from_message
@@ -73,6 +74,21 @@ class KafkaLogReader:
                 yield entry_from_message(raw, partition_of, self._codec)
         finally:
             consumer.close()
+
+    def raw(self, partition: Partition, offset: int) -> RawRecord | None:
+        """See `LogReader`. Raises StoreUnavailableError when nothing arrives for half a minute."""
+        first, present = self.bounds(partition)
+        if not first <= offset < present:
+            return None
+        consumer = self._client()
+        try:
+            consumer.assign([kafka_client.topic_partition(self._url, partition, offset)])
+            for message in self._messages(consumer, offset + 1):
+                raw = kafka_client.raw_message(message, self._topics)
+                return RawRecord(raw.time_ms, raw.key, raw.value) if raw.offset == offset else None
+        finally:
+            consumer.close()
+        return None
 
     def close(self) -> None:
         """See `LogReader`."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
 
 _CONFIRM_S = 1.0
+_SILENCE_S = 2.0  # after it the server is asked whether it is there, and has as long again to answer
 _RECONNECT_S = 0.1
 
 
@@ -48,9 +49,9 @@ class Notices:
         self._handlers[channel] = handler
         self._confirmed.setdefault(channel, asyncio.Event())
         try:
-            async with self._connecting:
-                await self._send_subscription(channel)
             async with asyncio.timeout(_CONFIRM_S):
+                async with self._connecting:
+                    await self._send_subscription(channel)
                 await self._confirmed[channel].wait()
         except (RedisError, OSError) as error:
             raise unavailable(self._url, error) from error
@@ -77,23 +78,41 @@ class Notices:
     async def _listen(self, pubsub: PubSub) -> None:
         while True:
             try:
-                message = await pubsub.get_message(timeout=None)
+                self._take(await self._next(pubsub))
             except (RedisError, OSError):
                 # The client subscribes again by itself when it connects; what came in between is lost.
                 for confirmed in self._confirmed.values():
                     confirmed.clear()
                 self._lost()
+                await self._disconnect(pubsub)
                 await asyncio.sleep(_RECONNECT_S)
-                continue
-            if message is not None:
-                self._take(message)
+
+    async def _next(self, pubsub: PubSub) -> dict[str, Any]:
+        """The next message. Raises RedisError or OSError also when the server does not say that it is there.
+
+        A network that has forgotten a connection says nothing of it: without the question nothing would ever be heard again.
+        """
+        async with asyncio.timeout(3 * _SILENCE_S):  # connecting anew may hang as well
+            message: dict[str, Any] | None = await pubsub.get_message(timeout=_SILENCE_S)
+            if message is None:
+                await pubsub.ping()
+                message = await pubsub.get_message(timeout=_SILENCE_S)
+        if message is None:
+            raise TimeoutError
+        return message
+
+    @staticmethod
+    async def _disconnect(pubsub: PubSub) -> None:
+        with suppress(RedisError, OSError):
+            connection: Any = pubsub.connection  # its type says that there is never one
+            if connection is not None:
+                await connection.disconnect(nowait=True)
 
     def _take(self, message: dict[str, Any]) -> None:
-        channel = message["channel"].decode()
         if message["type"] == "subscribe":
-            self._confirmed[channel].set()
+            self._confirmed[message["channel"].decode()].set()
         elif message["type"] == "message":
-            self._handlers[channel](message["data"])
+            self._handlers[message["channel"].decode()](message["data"])
 
     def _lost(self) -> None:
         for handler in self._handlers.values():

@@ -65,7 +65,7 @@ class PartitionWorker:
         self._log = log
         self._store = store
         self._clock = clock
-        self._payer = DebtPayer(log, store)
+        self._payer = DebtPayer(log, store, clock)
         self._folding: Folding | None = None
         self._marker = horizon.Delivery()
         self._failures = 0

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from .planning import PlanProgress, StandingEffect, StepProgress
     from .plans import Plan, Step
     from .prune_verdicts import BranchEffect, ObligationKind, OpenObligation, PruneKind, PruneVerdict
+    from .quarantine import QuarantinedDetails, QuarantinedRecord, Standing
     from .replay import ReplayedOperation
     from .resolutions import OpenOperation, ProbeAnswer
     from .resume_answers import Reconcile, Resume, UndoneEffect
@@ -95,6 +96,7 @@ _HOMES = {
     "verdicts": ["Blocker", "Policy", "Reason", "ReasonKind", "Verdict", "VerdictKind", "WayOn"],
     "operations": ["Operation"],
     "prune_verdicts": ["BranchEffect", "ObligationKind", "OpenObligation", "PruneKind", "PruneVerdict"],
+    "quarantine": ["QuarantinedDetails", "QuarantinedRecord", "Standing"],
     "replay": ["ReplayedOperation"],
     "resolutions": ["OpenOperation", "ProbeAnswer"],
     "service": ["AgentWatermark"],
@@ -119,10 +121,10 @@ __all__ = [
     "LossNotAcceptedError", "Manifest", "ManifestError", "ManifestVerdict", "NotFoundError", "ObligationKind",
     "OpenObligation", "OpenOperation", "Operation", "OperationBeingUndoneError", "OperationConflictError",
     "OperationInDoubtError", "OperationInFlightError", "Outcome", "OutcomeUnknownError", "Plan", "PlanProgress",
-    "Policy", "ProbeAnswer", "PruneKind", "PruneVerdict", "PublishRefusedError", "Reason", "ReasonKind",
+    "Policy", "ProbeAnswer", "PruneKind", "PruneVerdict", "PublishRefusedError", "QuarantinedDetails", "QuarantinedRecord", "Reason", "ReasonKind",
     "Reconcile", "RecordTooLargeError", "RefusedError", "ReplayedOperation", "ResultNotRecordedError", "Resume",
     "RollbackPendingError", "SpeculationReport", "SpeculationRow", "SpeculativeRollbackViolation",
-    "StaleProjectionError", "StandingEffect", "StateMoved", "Step", "StepProgress", "StoreClosedError",
+    "StaleProjectionError", "Standing", "StandingEffect", "StateMoved", "Step", "StepProgress", "StoreClosedError",
     "StoreError", "StoreUnavailableError", "SummaryReconciliationError", "TooManyAttemptsError",
     "UndecidedError", "Undo", "UndoPath", "Undone", "UndoneEffect", "UnsafeRollbackError", "UsageError",
     "Verdict", "VerdictKind", "VersionMovedError", "Watermark", "WatermarkMangledError", "WayOn",

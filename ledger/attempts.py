@@ -25,11 +25,12 @@ from .attempt_facts import intent, outcome
 from .calls import Call
 from .errors import (
     FencedError,
+    FencepostError,
     ManifestError,
     OperationConflictError,
     OperationInDoubtError,
     OperationInFlightError,
-    PublishRefusedError,
+    OutcomeUnknownError,
     RecordTooLargeError,
     ResultNotRecordedError,
     StaleProjectionError,
@@ -277,14 +278,13 @@ async def _intend(session: SessionState, call: Call, view: OperationView, manife
     session.open_attempts[attempt_id] = OpenAttempt(call.op_id, view.operation.round)
     try:
         claim = await _publish_and_confirm(session, call, view, fact, started + call.deadline_s)
-    except (RecordTooLargeError, PublishRefusedError):
-        session.sequence.void(fact.seq)
-        session.open_attempts.pop(attempt_id, None)
-        raise
-    except BaseException:
+    except BaseException as error:
         # Whatever became of the intent, it certainly never ran: a cancelled or failed begin
         # must not leave an operation that looks owned.
-        if attempt_id in session.open_attempts:
+        mine = session.open_attempts.get(attempt_id)
+        if mine is not None and _unwritten(mine, error):
+            session.open_attempts.pop(attempt_id)
+        elif mine is not None:
             _withdraw(session, call, fact, view.facts)
         raise
     if claim is not None:
@@ -292,11 +292,16 @@ async def _intend(session: SessionState, call: Call, view: OperationView, manife
     return claim
 
 
+def _unwritten(attempt: OpenAttempt, error: BaseException) -> bool:
+    """Whether the intent is certainly not in the log, and never will be: then there is nothing to withdraw."""
+    return not attempt.written and isinstance(error, FencepostError) and not isinstance(error, OutcomeUnknownError)
+
+
 async def _publish_and_confirm(
     session: SessionState, call: Call, view: OperationView, intent: EffectFact, expires: float
 ) -> Claim | None:
     engine = session.engine
-    offset = await engine.publish_effect(intent, view.facts)
+    offset = await session.publish_effect(intent, view.facts)
     session.open_attempts[intent.attempt_id].written = True
     found: list[tuple[Operation, History]] = []
 
@@ -344,7 +349,7 @@ def _withdraw(session: SessionState, call: Call, intent: EffectFact, facts: Hist
     attempt = session.open_attempts.pop(intent.attempt_id)
 
     async def publish() -> None:
-        await session.engine.publish_effect(replace(fact, reason="withdrawn: it was not started in time"), facts)
+        await session.publish_effect(replace(fact, reason="withdrawn: it was not started in time"), facts)
         if not attempt.written:  # from here on the intent means nothing, whether it arrives or not
             session.sequence.discount(intent.seq)
 

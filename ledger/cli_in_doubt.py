@@ -281,11 +281,11 @@ def resolve(
         raise click.UsageError(
             "--post-state-hash goes with --committed, and --payload with both.", click.get_current_context()
         )
-    decoded = _decoded(result)
+    decoded = decoded_json(result)
     with app.ledger() as ledger:
         operation = ledger.resolve(
             op_id, outcome=outcome, version=version, by=by, evidence=evidence, result=decoded, accept_risk=accept_risk,
-            post_state_hash=post_state_hash, payload=_decoded(payload, "--payload"),
+            post_state_hash=post_state_hash, payload=decoded_json(payload, "--payload"),
         )  # fmt: skip
     values = {
         "op_id": op_id,
@@ -313,7 +313,9 @@ def _one_outcome(outcomes: list[str], *, result: str | None, accept_risk: bool) 
     return outcomes[0]
 
 
-def _decoded(result: str | None, option: str = "--result") -> Any:
+def decoded_json(result: str | None, option: str = "--result") -> Any:
+    """The value of an option that takes JSON. Raises BadParameter."""
+
     def refused(name: str) -> Any:
         raise ValueError(f"{name} is no JSON value")
 

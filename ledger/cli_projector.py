@@ -1,4 +1,4 @@
-"""`fencepost projector run|lag|rebuild|verify`.
+"""`fencepost projector run|lag|rebuild|verify|quarantine`.
 
 The projector between Kafka and Redis is another package's; it is found by an entry point of the
 group `fencepost.projectors`. A ledger in one file projects in the transaction that writes.
@@ -17,6 +17,7 @@ import click
 from .cli_app import App
 from .cli_commands import Group, leave
 from .cli_output import Progress, duration
+from .cli_quarantine import quarantine
 from .errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -220,20 +221,34 @@ async def _partitions(store: Store) -> list[dict[str, Any]]:
 
 @projector.command(
     examples=("fencepost projector verify", "fencepost projector verify --json | jq .findings"),
-    exits={0: "everything holds", 4: "something does not, and is named", 7: "the ledger is not at rest"},
+    exits={
+        0: "everything holds, what is only told included",
+        4: "something does not, and is named",
+        7: "a partition cannot be decided from",
+    },
 )
 @click.pass_obj
 def verify(app: App) -> None:
-    """Prove that the projection is what the log says, that no number is missing, that every commit has an owner."""
+    """Prove that the projection is what the log says, that no number is missing, that every commit has an owner.
+
+    The ledger may be written meanwhile. Needs room for the documents of one partition in a temporary file.
+    """
     with app.ledger() as ledger, app.out.progress("verify") as bar:
         report = ledger.verify(progress=bar)
 
     def show() -> None:
-        app.out.fields((("verdict", "everything holds" if report.ok else "something is wrong"), *report.counts.items()))
+        verdict = "everything holds" if report.ok else "something is wrong"
+        up_to = ", ".join(f"{partition} to {offset}" for partition, offset in report.applied.items())
+        app.out.fields((("verdict", verdict), *report.counts.items(), ("up to", up_to)))
         if report.findings:
             rows = [(f.kind, "grave" if f.grave else "told", f.where, f.text) for f in report.findings]
             app.out.heading("Findings")
             app.out.table(("KIND", "WEIGHT", "WHERE", "WHAT"), rows, empty="")
+        if report.more:
+            app.out.note(f"{report.more} more findings are not listed.")
 
     app.out.data(report.to_dict(), show)
     leave(0 if report.ok else NEEDS_A_HUMAN)
+
+
+projector.add_command(quarantine)

@@ -11,7 +11,7 @@ import click
 from .cli_app import App
 from .cli_commands import Command, leave
 from .cli_output import duration, warn
-from .errors import GuaranteeError, StaleProjectionError
+from .errors import GuaranteeError, StaleProjectionError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -105,6 +105,10 @@ async def _checked(store: Store) -> tuple[Sequence[Check], Sequence[Check]]:
             found = (await store.terms()).identity
     except GuaranteeError:  # told already: what is refused is among the checks
         return checks, ()
+    except StoreUnavailableError:
+        if all(check.ok or check.severity == "warn" for check in checks):
+            raise
+        return checks, ()  # likewise: what does not answer is among them
     recorded = await asyncio.to_thread(_recorded_identity, store) if found else ""
     if not recorded:
         return checks, ()
@@ -230,12 +234,14 @@ async def partition_status(engine: Engine, partition: Partition, problems: list[
 
 async def _counts(engine: Engine, problems: list[str]) -> dict[str, Any] | None:
     from . import pruning  # noqa: PLC0415 - takes its time
+    from .quarantine import listed  # noqa: PLC0415 - takes its time
     from .resolutions import open_operations  # noqa: PLC0415 - takes its time
 
     try:
         agents = await engine.view.agents()
         states = [item.state for item in await open_operations(engine)]
         obligations = await pruning.obligations(engine)
+        records = [record.standing.value for record in await listed(engine)]
     except StaleProjectionError as error:
         problems.append(error.message)
         return None
@@ -245,6 +251,7 @@ async def _counts(engine: Engine, problems: list[str]) -> dict[str, Any] | None:
         "in_flight": states.count("in flight"),
         "need_attention": sum(state != "in flight" for state in states),
         "obligations": len(obligations),
+        "set_aside": len(records) - records.count("released"),
     }
 
 
@@ -259,6 +266,7 @@ def _show_status(app: App, payload: dict[str, Any]) -> None:
             ("in flight", counts.get("in_flight")),
             ("need attention", counts.get("need_attention")),
             ("obligations", counts.get("obligations")),
+            ("set aside", counts.get("set_aside")),
         )
     )
     app.out.text("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import losers
 from .facts import EffectFact, EffectKind, decode_effect, encode_effect
-from .history import History
+from .history import History, merge
 from .losers import Number
 
 
@@ -17,6 +17,16 @@ def numbers_in(facts: History) -> set[Number]:
         elif (fact := decode_effect(data)).seq > 0:
             found.add(losers.number_of(fact))
     return found
+
+
+def agree(left: History, right: History) -> bool:
+    """Whether two histories say the same, one of them perhaps with some of it in a summary."""
+    summaries = [[item for item in facts if losers.is_summary(item.fact)] for facts in (left, right)]
+    known = [numbers_in(facts) for facts in (left, right)]
+    told = [{n for item in some for n in losers.numbers(item.fact)} for some in summaries]
+    if not (told[0] <= known[1] and told[1] <= known[0]):
+        return False
+    return merge(left, summaries[1]) == merge(right, summaries[0])
 
 
 def agents_in(data: bytes) -> set[str]:
@@ -49,11 +59,4 @@ def rejection(intent: EffectFact) -> bytes:
             round=intent.round,
             reason="a fence of its branch stands before it",
         )
-    )
-
-
-def set_aside_mark(op_id: str) -> bytes:
-    """The fact that stands in for a record that could not be taken: of no known kind, so unsafe."""
-    return encode_effect(
-        EffectFact(kind=EffectKind.UNKNOWN, op_id=op_id, reason="the record at this position was set aside")
     )

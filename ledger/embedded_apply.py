@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..schemas.errors import EncodeError
 from . import history
-from .embedded_errors import set_back
+from .embedded_errors import DAMAGED, set_back
 from .embedded_tables import (
     PARTITIONS,
     Row,
@@ -25,7 +25,7 @@ from .embedded_tables import (
     read_header,
     write_step,
 )
-from .errors import FencepostError, PublishRefusedError, RecordTooLargeError
+from .errors import FencepostError, PublishRefusedError, RecordTooLargeError, StoreError
 from .history import MAX_RECORD_BYTES
 from .ports import DocumentKey
 from .projection import DEBTS, SET_ASIDE, Debt, PartitionFold, document_of, reassertion
@@ -139,8 +139,9 @@ class Transaction:
         for start in range(0, end, _STEP_RECORDS):
             stop = min(end, start + _STEP_RECORDS)
             for entry in log_entries(self.sql, partition, start, stop):
+                _require_next(fold, entry.offset)
                 self._apply(fold, entry)
-            fold.skip_to(stop)
+            _require_next(fold, stop)
             step = fold.take_step()
             write_step(self.sql, partition, step.header, step.writes)
             fold.forget(keep=_KEEP_DOCUMENTS)
@@ -184,6 +185,16 @@ class Transaction:
         if document is not None:
             known = writes.get(document) or read_documents(self.sql, partition, [document]).get(document)
         return history.encode(reassertion(key, known))
+
+
+def _require_next(fold: PartitionFold, offset: int) -> None:
+    """Raise StoreError where rows are missing: nothing is ever removed from this log."""
+    expected = fold.header.applied_offset
+    if offset != expected:
+        raise StoreError(
+            f"The log of {fold.partition} is damaged: the records {expected} to {offset - 1} are missing.",
+            next_step=DAMAGED,
+        )
 
 
 def encoded(record: Record) -> bytes:

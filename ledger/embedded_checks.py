@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from . import embedded_tables as tables
 from .embedded_file import may_corrupt, sqlite_version
+from .embedded_place import NETWORK, file_system
 from .errors import FencepostError
 from .ports import Check
 
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LEAST_FREE_BYTES = 100_000_000
 _FULL = 2
-_NETWORK = frozenset(
-    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "fuse.glusterfs", "fuse.sshfs", "lustre", "9p")
-)
+_SHARED = NETWORK | {"9p"}
+"""9p is often the whole file system of a container, so that it is not refused, but told."""
 
 
 def look_at_place(path: Path) -> Sequence[Check]:
@@ -31,10 +31,10 @@ def look_at_place(path: Path) -> Sequence[Check]:
     version = sqlite_version()
     existing = next(p for p in (path.parent, *path.parents) if p.exists())
     free = shutil.disk_usage(existing).free
-    kind = _file_system(path)
+    kind = file_system(path)
     return (
         Check("SQLite", not may_corrupt(version), version, "3.51.3 or newer (or 3.50.7, 3.44.6)"),
-        Check("file system", kind not in _NETWORK, kind or "unknown", "a local one: all processes on one machine"),
+        Check("file system", kind not in _SHARED, kind or "unknown", "a local one: all processes on one machine"),
         Check("free space", free >= LEAST_FREE_BYTES, f"{free >> 20} MiB", f"{LEAST_FREE_BYTES >> 20} MiB", "warn"),
         _outside_of_state(path),
         _private(path),
@@ -59,21 +59,6 @@ def _private(path: Path) -> Check:
         return Check("permissions", ok=False, found="no file", wanted="a ledger: run `fencepost init`")
     mode = path.stat().st_mode & 0o777
     return Check("permissions", not mode & 0o077, f"{mode:04o}", wanted, "warn")
-
-
-def _file_system(path: Path) -> str:
-    """The type of the file system that holds `path`; "" where that cannot be told."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    best, kind = "", ""
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        point = left.split()[4].replace("\\040", " ")
-        if path.is_relative_to(point) and len(point) >= len(best):
-            best, kind = point, right.split()[0]
-    return kind
 
 
 class Write(Protocol):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 DatabaseError = apsw.Error
 
-_DAMAGED = (
+DAMAGED = (
     "Stop every process that uses it and copy the file together with its -wal and -shm files. If `fencepost projector "
     "rebuild` fails as well, recover the log into a new file with the `.recover` command of the sqlite3 shell; until "
     "then treat every effect as unknown. Do not put an old copy in its place: it does not know what happened since."
@@ -22,7 +22,7 @@ _DAMAGED = (
 _MEANINGS: tuple[tuple[tuple[type[apsw.Error], ...], str, str, type[StoreError]], ...] = (
     ((apsw.BusyError, apsw.LockedError), "another process holds the lock", "Try again.", StoreUnavailableError),
     ((apsw.FullError,), "the disk is full", "Free some space, then try again.", PublishRefusedError),
-    ((apsw.CorruptError, apsw.NotADBError), "the file is damaged or is no database", _DAMAGED, StoreError),
+    ((apsw.CorruptError, apsw.NotADBError), "the file is damaged or is no database", DAMAGED, StoreError),
     (
         (apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError),
         "the file is read-only",
@@ -80,8 +80,10 @@ def set_back(path: Path, what: str, *, writing: bool) -> StoreError:
     )
 
 
-def defect(error: Exception) -> PublishRefusedError:
-    """The error for an exception that should not have been possible."""
+def defect(error: Exception) -> StoreError:
+    """The error for an exception that should not have been possible, in a sound file at least."""
+    if isinstance(error, UnicodeDecodeError):
+        return StoreError(f"The file is damaged: a text in it is none ({error}).", next_step=DAMAGED)
     return PublishRefusedError(
         f"The embedded store failed ({type(error).__name__}: {error}). Nothing was written.",
         next_step="Report it as a defect of Fencepost, with the traceback.",

@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from .embedded_errors import DatabaseError, set_back, translate
-from .embedded_tables import APPLICATION_ID, SCHEMA_VERSION, create_tables
+from .embedded_errors import DAMAGED, DatabaseError, set_back, translate
+from .embedded_formats import create_tables, migrate, newer
+from .embedded_place import require_local
+from .embedded_tables import APPLICATION_ID, FORMAT
+from .embedded_wal import has_lost_commits
 from .errors import StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -62,6 +65,7 @@ class DatabaseFile:
         self._vfs = vfs
         self._exclusive = exclusive
         self._identity: tuple[int, int] | None = None
+        self._local = False
 
     def create(self, generation: int) -> None:
         """Make the directory (0700), the file (0600) and its tables, as far as they do not exist yet.
@@ -71,6 +75,7 @@ class DatabaseFile:
             StoreUnavailableError: it is locked, or the place cannot be written.
         """
         _refuse_corrupting_sqlite()
+        self._require_local()
         try:
             self._make_file()
         except OSError as error:
@@ -80,11 +85,14 @@ class DatabaseFile:
             ) from error
         try:
             with contextlib.closing(self._opened()) as sql:
+                self._require_whole(sql)
                 if self._is_fresh(sql):
                     self._set_up(sql)
                     sql.execute("BEGIN IMMEDIATE")
                     create_tables(sql, generation)
                     sql.execute("COMMIT")
+                else:
+                    self._bring_forward(sql)
         except DatabaseError as error:
             raise translate(error, self.path, writing=False) from error
 
@@ -97,6 +105,7 @@ class DatabaseFile:
             StoreUnavailableError: it is locked, or cannot be opened.
         """
         _refuse_corrupting_sqlite()
+        self._require_local()
         identity = _identity_of(self.path)
         if identity is None and self._identity is None:
             raise self._missing()
@@ -135,15 +144,37 @@ class DatabaseFile:
     def _opened(self) -> apsw.Connection:
         sql = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
         sql.set_busy_handler(_Patience())
+        sql.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if self._exclusive:
             sql.pragma("locking_mode", "exclusive")
         return sql
 
+    def _require_local(self) -> None:
+        if not self._local:
+            require_local(self.path)
+            self._local = True
+
+    def _require_whole(self, sql: apsw.Connection) -> None:
+        """Raise StoreError if the write-ahead log is damaged; until then closing `sql` must not remove it."""
+        if self._vfs is None and has_lost_commits(sql, self.path):
+            raise StoreError(
+                f"{self.path}: its write-ahead log is damaged, and acknowledged records are behind the damage.",
+                next_step=DAMAGED,
+            )
+        sql.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+
     def _make_ready(self, sql: apsw.Connection, *, query_only: bool) -> None:
+        self._require_whole(sql)
         if self._is_fresh(sql):
             raise self._missing()
         self._set_up(sql)
+        self._bring_forward(sql)
         sql.pragma("query_only", int(query_only))
+
+    def _bring_forward(self, sql: apsw.Connection) -> None:
+        if int(str(sql.pragma("user_version"))) < FORMAT:
+            self._set_up(sql)
+            migrate(sql, self.path)
 
     def _is_fresh(self, sql: apsw.Connection) -> bool:
         """Whether nothing was ever written into it. Raises StoreError unless it is empty or ours."""
@@ -154,11 +185,8 @@ class DatabaseFile:
                     f"{self.path} is the file of another program.", next_step="Name another file in the store URL."
                 )
             return True
-        if version != SCHEMA_VERSION:
-            raise StoreError(
-                f"{self.path} has format {version}; this version of Fencepost reads format {SCHEMA_VERSION}.",
-                next_step="Upgrade Fencepost everywhere this ledger is used.",
-            )
+        if version > FORMAT:
+            raise newer(sql, self.path, version)
         return False
 
     def _set_up(self, sql: apsw.Connection) -> None:

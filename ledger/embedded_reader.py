@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .embedded_errors import DatabaseError, defect, set_back, translate
+from .embedded_formats import require_present
 from .embedded_tables import read_header
 from .embedded_threads import Reply, Worker
 from .errors import FencepostError, StoreClosedError
@@ -115,6 +116,7 @@ class Reader(Worker):
             self._file.require_in_place(writing=False)
             connection.sql.execute("BEGIN")
             try:
+                require_present(connection.sql, self._file.path)
                 return work(connection.sql)
             finally:
                 connection.rollback()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .embedded_apply import Transaction
     from .embedded_file import Connection
     from .history import LogEntry, Record
-    from .ports import Check, Header
+    from .ports import Check, Header, RawRecord
 
 T = TypeVar("T")
 
@@ -193,6 +193,14 @@ class EmbeddedReader:
         first, present = self.bounds(partition)
         try:
             yield from tables.log_entries(self._sql(), partition, max(start, first), present if end is None else end)
+        except DatabaseError as error:
+            raise translate(error, self._file.path, writing=False) from error
+
+    def raw(self, partition: Partition, offset: int) -> RawRecord | None:
+        """The bytes of one record; None when there is none. Raises StoreError, StoreUnavailableError."""
+        tables.require_partition(partition)
+        try:
+            return tables.raw_record(self._sql(), partition, offset)
         except DatabaseError as error:
             raise translate(error, self._file.path, writing=False) from error
 

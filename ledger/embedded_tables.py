@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from .errors import InvalidArgumentError, StoreError
 from .history import LogEntry, read_entry
-from .ports import DocumentKey, Header
+from .ports import DocumentKey, Header, RawRecord
 from .positions import Partition, Topic
 
 if TYPE_CHECKING:
@@ -22,35 +23,13 @@ if TYPE_CHECKING:
     import apsw
 
 APPLICATION_ID = 0x46706F73
-SCHEMA_VERSION = 1
+FORMAT = 2
+"""Of the file, kept as its `user_version`; see `embedded_formats`."""
 PARTITIONS = tuple(Partition(topic, 0) for topic in Topic)
 """One partition per topic: one writer at a time appends anyway."""
 REMEMBER_BEATS_MS = 30 * 24 * 3600 * 1000
 _CHUNK = 500
-
-_SCHEMA = f"""
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE log (
-    topic TEXT NOT NULL, partition INTEGER NOT NULL, "offset" INTEGER NOT NULL, time_ms INTEGER NOT NULL,
-    key TEXT NOT NULL, value BLOB NOT NULL, checksum INTEGER NOT NULL,
-    UNIQUE (topic, partition, "offset")
-) STRICT;
-CREATE TRIGGER log_is_append_only BEFORE UPDATE ON log BEGIN SELECT RAISE(ABORT, 'the log is never edited'); END;
-CREATE TRIGGER log_forgets_nothing BEFORE DELETE ON log BEGIN SELECT RAISE(ABORT, 'the log is never edited'); END;
-CREATE TABLE documents (
-    topic TEXT NOT NULL, partition INTEGER NOT NULL, collection TEXT NOT NULL, key TEXT NOT NULL,
-    value BLOB NOT NULL, checksum INTEGER NOT NULL,
-    PRIMARY KEY (topic, partition, collection, key)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE headers (
-    topic TEXT NOT NULL, partition INTEGER NOT NULL,
-    applied_offset INTEGER NOT NULL, settled_offset INTEGER NOT NULL, settled_time_ms INTEGER NOT NULL,
-    PRIMARY KEY (topic, partition)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE presence (session_id TEXT PRIMARY KEY, beat_ms INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {SCHEMA_VERSION};
-"""
+WRONG_CHECKSUM = "the record has a wrong checksum"
 
 
 class Row(NamedTuple):
@@ -78,22 +57,31 @@ def require_partition(partition: Partition) -> None:
         )
 
 
-def create_tables(sql: apsw.Connection, generation: int) -> None:
-    """Make the tables, unless another process did since they were looked for."""
-    if sql.pragma("application_id") == APPLICATION_ID:
-        return
-    sql.execute(_SCHEMA)
-    meta = {"log_generation": str(generation), "created_ms": str(now_ms()), "incarnation": ""}
-    sql.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-    begin_again(sql)
+def row_checksum(  # noqa: PLR0917 - a row's columns, as SQL hands them over
+    topic: str, partition: int, offset: int, time_ms: int, key: str, value: bytes
+) -> int:
+    """Of a row of the log: of all its columns, so that it cannot be taken for another's."""
+    return crc32(value, crc32(f"{topic}/{partition}/{offset}/{time_ms}/{key}".encode(errors="surrogatepass")))
+
+
+def document_checksum(topic: str, partition: int, collection: str, key: str, value: bytes) -> int:
+    """Of a document: of all its columns."""
+    return crc32(value, crc32(f"{topic}/{partition}/{collection}\0{key}".encode(errors="surrogatepass")))
+
+
+def header_checksum(topic: str, partition: int, *offsets_and_generation: int | str) -> int:
+    """Of a header, and of the log generation that it goes with."""
+    return crc32("/".join(map(str, (topic, partition, *offsets_and_generation))).encode())
 
 
 def begin_again(sql: apsw.Connection) -> None:
     """Drop the projection: no documents, nothing applied, another incarnation."""
     sql.execute("DELETE FROM documents")
     sql.execute("UPDATE meta SET value = ? WHERE name = 'incarnation'", (secrets.token_hex(8),))
+    generation: Any = sql.execute("SELECT value FROM meta WHERE name = 'log_generation'").get
     for topic, number in PARTITIONS:
-        sql.execute("INSERT OR REPLACE INTO headers VALUES (?, ?, 0, 0, 0)", (topic.value, number))
+        checksum = header_checksum(topic.value, number, 0, 0, 0, generation)
+        sql.execute("INSERT OR REPLACE INTO headers VALUES (?, ?, 0, 0, 0, ?)", (topic.value, number, checksum))
 
 
 # -- the projection --------------------------------------------------------------------
@@ -102,15 +90,17 @@ def begin_again(sql: apsw.Connection) -> None:
 def read_header(sql: apsw.Connection, partition: Partition) -> Header:
     """The header; the projection is part of every transaction, so it is always opened and never old."""
     require_partition(partition)
-    row = sql.execute(
+    row: Any = sql.execute(
         """SELECT applied_offset, settled_offset, settled_time_ms,
                   (SELECT value FROM meta WHERE name = 'incarnation'),
-                  (SELECT value FROM meta WHERE name = 'log_generation')
+                  (SELECT value FROM meta WHERE name = 'log_generation'), checksum
            FROM headers WHERE topic = ? AND partition = ?""",
         (partition.topic.value, partition.number),
     ).fetchone()
     if row is None or row[3] is None or row[4] is None:
         raise _damaged("a header is missing")
+    if header_checksum(partition.topic.value, partition.number, *row[:3], row[4]) != row[5]:
+        raise _damaged(f"the header of {partition} has a wrong checksum")
     now = now_ms()
     return Header(
         incarnation=row[3],
@@ -125,31 +115,59 @@ def read_header(sql: apsw.Connection, partition: Partition) -> Header:
 
 
 def read_documents(sql: apsw.Connection, partition: Partition, keys: Iterable[DocumentKey]) -> dict[DocumentKey, bytes]:
-    """The documents under `keys` that exist."""
+    """The documents under `keys` that exist. Raises StoreError for what is damaged.
+
+    What is not found is looked for a second time, in the index that holds every key once more:
+    a damaged key would make an operation look as if nobody had ever run it.
+    """
     found = {}
     for key in keys:
+        place = (partition.topic.value, partition.number, key.collection, key.key)
         row = sql.execute(
             "SELECT value, checksum FROM documents WHERE topic = ? AND partition = ? AND collection = ? AND key = ?",
-            (partition.topic.value, partition.number, key.collection, key.key),
+            place,
         ).fetchone()
         if row is not None:
-            found[key] = _intact(key, *row)
+            found[key] = _intact(partition, key, *row)
+        elif sql.execute(
+            """SELECT 1 FROM documents INDEXED BY documents_twin
+               WHERE topic = ? AND partition = ? AND collection = ? AND key = ?""",
+            place,
+        ).fetchone():
+            raise _damaged(f"document {key.key!r} in {key.collection!r} is missing")
     return found
 
 
 def read_collection(
     sql: apsw.Connection, partition: Partition, collection: str, *, after: str | None = None, count: int = -1
 ) -> dict[DocumentKey, bytes]:
-    """Documents of a collection by ascending key: those behind `after`, at most `count` (-1: all)."""
+    """Documents of a collection by ascending key: those behind `after`, at most `count` (-1: all).
+
+    Raises StoreError for what is damaged: each row has its checksum, and the keys are there twice.
+    """
     bound = "" if after is None else "AND key > :after"
-    rows = sql.execute(
-        f"""SELECT key, value, checksum FROM documents
-            WHERE topic = :topic AND partition = :number AND collection = :collection {bound}
-            ORDER BY key LIMIT :count""",  # noqa: S608 - `bound` is one of two constants
-        {"topic": partition.topic.value, "number": partition.number, "collection": collection,
-         "after": after or "", "count": count},
-    )  # fmt: skip
-    return {(at := DocumentKey(collection, key)): _intact(at, value, checksum) for key, value, checksum in rows}
+    where = (
+        f"WHERE topic = :topic AND partition = :number AND collection = :collection {bound} ORDER BY key LIMIT :count"
+    )
+    values = {
+        "topic": partition.topic.value,
+        "number": partition.number,
+        "collection": collection,
+        "after": after or "",
+        "count": count,
+    }
+    select = "SELECT key, value, checksum FROM documents NOT INDEXED "
+    select_twins = "SELECT key FROM documents INDEXED BY documents_twin "
+    try:
+        rows: list[Any] = sql.execute(select + where, values).fetchall()
+        twins: list[Any] = sql.execute(select_twins + where, values).fetchall()
+    except UnicodeDecodeError as error:
+        raise _damaged(f"a key in {collection!r} is not text") from error
+    if [row[0] for row in rows] != [twin[0] for twin in twins]:
+        raise _damaged(f"the keys in {collection!r} are not what they were")
+    return {
+        (at := DocumentKey(collection, key)): _intact(partition, at, value, checksum) for key, value, checksum in rows
+    }
 
 
 def write_step(
@@ -157,9 +175,11 @@ def write_step(
 ) -> None:
     """Store the header's offsets and the documents that changed."""
     place = (partition.topic.value, partition.number)
+    offsets = (header.applied_offset, header.settled_offset, header.settled_time_ms)
     sql.execute(
-        "UPDATE headers SET applied_offset = ?, settled_offset = ?, settled_time_ms = ? WHERE topic = ? AND partition = ?",
-        (header.applied_offset, header.settled_offset, header.settled_time_ms, *place),
+        """UPDATE headers SET applied_offset = ?, settled_offset = ?, settled_time_ms = ?, checksum = ?
+           WHERE topic = ? AND partition = ?""",
+        (*offsets, header_checksum(*place, *offsets, header.generation), *place),
     )
     for (collection, key), value in step.items():
         if value is None:
@@ -169,13 +189,14 @@ def write_step(
             )
         else:
             sql.execute(
-                "INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?)",
-                (*place, collection, key, value, crc32(value)),
+                """INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)
+                   ON CONFLICT DO UPDATE SET value = excluded.value, checksum = excluded.checksum""",
+                (*place, collection, key, value, document_checksum(*place, collection, key, value)),
             )
 
 
-def _intact(key: DocumentKey, value: bytes, checksum: int) -> bytes:
-    if crc32(value) != checksum:
+def _intact(partition: Partition, key: DocumentKey, value: bytes, checksum: int) -> bytes:
+    if document_checksum(partition.topic.value, partition.number, *key, value) != checksum:
         raise _damaged(f"document {key.key!r} in {key.collection!r} has a wrong checksum")
     return value
 
@@ -195,7 +216,15 @@ def append(sql: apsw.Connection, rows: Iterable[Row]) -> None:
     for (topic, number), offset, time_ms, key, value in rows:
         sql.execute(
             "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (topic.value, number, offset, time_ms, key, value, crc32(value)),
+            (
+                topic.value,
+                number,
+                offset,
+                time_ms,
+                key,
+                value,
+                row_checksum(topic.value, number, offset, time_ms, key, value),
+            ),
         )
 
 
@@ -214,18 +243,27 @@ def log_entries(sql: apsw.Connection, partition: Partition, start: int, end: int
     place = (partition.topic.value, partition.number)
     while start < end:
         rows: list[Any] = sql.execute(
-            """SELECT "offset", time_ms, key, value, checksum FROM log
+            """SELECT "offset", time_ms, CAST(key AS BLOB), value, checksum FROM log
                WHERE topic = ? AND partition = ? AND "offset" >= ? AND "offset" < ? ORDER BY "offset" LIMIT ?""",
             (*place, start, end, _CHUNK),
         ).fetchall()
         if not rows:
             return
         for offset, time_ms, key, value, checksum in rows:
-            if crc32(value) == checksum:
-                yield read_entry(partition, offset, time_ms, key=key.encode(), value=value)
-            else:
-                yield LogEntry(partition, offset, time_ms, key, None, "the record has a wrong checksum")
+            entry = read_entry(partition, offset, time_ms, key=key, value=value)
+            if row_checksum(*place, offset, time_ms, entry.key or "", value) != checksum:
+                entry = replace(entry, record=None, problem=WRONG_CHECKSUM)
+            yield entry
         start = rows[-1][0] + 1
+
+
+def raw_record(sql: apsw.Connection, partition: Partition, offset: int) -> RawRecord | None:
+    """A row's bytes, whatever they say."""
+    row: Any = sql.execute(
+        """SELECT time_ms, CAST(key AS BLOB), value FROM log WHERE topic = ? AND partition = ? AND "offset" = ?""",
+        (partition.topic.value, partition.number, offset),
+    ).fetchone()
+    return RawRecord(*row) if row else None
 
 
 # -- presence --------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .embedded_apply import Transaction
 from .embedded_errors import DatabaseError, defect, may_go_on, translate, unknown_outcome
+from .embedded_formats import require_present
 from .embedded_tables import forget_beats
 from .embedded_threads import Reply, Worker
 from .errors import FencepostError
@@ -108,6 +109,7 @@ class Writer(Worker):
         self._file.require_in_place(writing=True)
         connection = self._connected(query_only=False)
         connection.sql.execute("BEGIN IMMEDIATE")
+        require_present(connection.sql, self._file.path)
         return connection
 
     def _do(self, transaction: Transaction, batch: list[Job]) -> list[tuple[Job, object]]:

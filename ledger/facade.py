@@ -28,6 +28,7 @@ from .engine import Engine, Limits, Loop
 from .operation_faces import AsyncOperationCalls, OperationCalls
 from .operations import Operation
 from .ports import Store
+from .quarantine_faces import AsyncQuarantine, Quarantine
 from .replay import ReplayedOperation
 from .resolutions import OpenOperation, ProbeAnswer
 from .running import wait
@@ -93,7 +94,7 @@ def _has_file(url: str) -> bool:
     return Path(parse(url).path).exists()
 
 
-class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls):
+class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls, Quarantine):
     """A ledger, synchronously. Safe to use from several threads."""
 
     @classmethod
@@ -309,7 +310,9 @@ class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls
         return self._call(self._service.probe(op_id, by=by))
 
 
-class AsyncLedger(_Base, AsyncBranchCalls, AsyncCompensationCalls, AsyncContextCalls, AsyncOperationCalls):
+class AsyncLedger(
+    _Base, AsyncBranchCalls, AsyncCompensationCalls, AsyncContextCalls, AsyncOperationCalls, AsyncQuarantine
+):
     """A ledger, for asyncio: the calls of `Ledger`, awaited."""
 
     @classmethod

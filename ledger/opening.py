@@ -17,13 +17,11 @@ from .engine import Engine, here
 from .errors import FencedError, RefusedError, RollbackPendingError, StoreUnavailableError
 from .facts import AgentFact, AgentKind
 from .lineage import ROOT, Branch, Session
+from .rollbacks import withdraw_if_stale
 from .sessions import SessionState
 from .verdicts import Reason, ReasonKind
 from .view import AgentView
 from .watermarks import Point, Watermark
-
-STALE_ROLLBACK_S = 60.0
-"""A rollback that nobody decided for so long may be withdrawn by whoever needs the branch."""
 
 
 async def open_session(
@@ -55,7 +53,10 @@ async def open_session(
         view = await engine.patiently(functools.partial(engine.view.agent, agent_id), deadline=deadline)
         pending = view.agent.pending
         await withdraw_if_stale(engine, view)
-        opened = await _try_open(engine, view, branch_id, resumed_from=resumed_from, deadline=deadline)
+        if pending is not None and branch_id in pending.branches:  # it would be rejected: nothing is written for that
+            opened = f"rollback {pending.rollback_id} of its branch is being decided"
+        else:
+            opened = await _try_open(engine, view, branch_id, resumed_from=resumed_from, deadline=deadline)
         if isinstance(opened, Session):
             return await _take_over(engine, agent_id, opened, deadline=deadline, scope=scope)
         if not ("another segment" in opened or "being decided" in opened):
@@ -163,21 +164,3 @@ async def check_watermark(engine: Engine, view: AgentView, mark: Watermark) -> N
             field="watermark",
             reason=reason,
         )
-
-
-async def withdraw_if_stale(engine: Engine, view: AgentView) -> bool:
-    """Decide, as withdrawn, a rollback whose guard is gone; the first decision counts. Whether that was due."""
-    pending = view.agent.pending
-    if pending is None or view.header.now_ms - pending.fact.time_ms < STALE_ROLLBACK_S * 1000:
-        return False
-    fact = AgentFact(
-        kind=AgentKind.ROLLBACK_DECIDED,
-        agent_id=view.agent.agent_id,
-        branch_id=pending.branch_id,
-        rollback_id=pending.rollback_id,
-        verdict="WITHDRAWN",
-        reasons=("its guard did not decide",),
-        time_ms=engine.clock.wall_ms(),
-    )
-    await engine.publish_agent(log_keys.rollback(view.agent.agent_id, pending.rollback_id), fact)
-    return True

@@ -143,6 +143,14 @@ class Projection(Protocol):
         ...
 
 
+class RawRecord(NamedTuple):
+    """A record's bytes as they stand in the log, whatever they say."""
+
+    time_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
 class LogReader(Protocol):
     """Reads the log from the beginning: for verify, export, and rebuilds."""
 
@@ -152,6 +160,10 @@ class LogReader(Protocol):
 
     def entries(self, partition: Partition, *, start: int = 0, end: int | None = None) -> Iterator[LogEntry]:
         """Entries with start <= offset < end, in order; end defaults to the present end."""
+        ...
+
+    def raw(self, partition: Partition, offset: int) -> RawRecord | None:
+        """The bytes of one record; None when the log does not have it (any more)."""
         ...
 
     def close(self) -> None:

@@ -23,15 +23,20 @@ from typing import NamedTuple
 
 from ..schemas.errors import DecodeError, EncodeError
 from . import history, log_keys, losers
-from .derived_facts import agents_in, highest_fence, numbers_in, rejection, set_aside_mark
+from .derived_facts import agents_in, highest_fence, numbers_in, rejection
 from .facts import EffectFact, EffectKind, decode_agent, decode_effect
 from .history import History, LogEntry, PositionedFact, Record
 from .losers import Number
+from .marks import mark_of
 from .operation_fold import fold_operation
 from .operations import Status
 from .ports import DocumentKey, Header, Step
 from .positions import Partition, Position, Topic
+from .seq_bits import SEQ_CHUNK, set_bits
 
+LAYOUT = 2
+"""Of the documents: raised whenever they are named or made differently, so that a projection of another
+layout is not there, and is derived anew. (1: sequence numbers by session id.)"""
 OPS = "ops"
 OPEN = "open"
 FENCES = "fences"
@@ -43,8 +48,6 @@ AGENTS = "agents"
 LEDGER = "ledger"
 UNKNOWN_TIME_MS = 1
 """Stands for the unknown time of an old record: older than any limit."""
-SEQ_CHUNK = 1024
-"""Sequence numbers are kept as bitmaps, so many bits a document."""
 
 
 def agent_ops(agent_id: str) -> str:
@@ -106,27 +109,6 @@ def fence_epoch(facts: History) -> Position | None:
     """The highest epoch that a fence's history raises its branch to."""
     epochs = [decode_effect(f).epoch for _, f in facts]
     return max(epochs, default=None)
-
-
-def set_bits(chunk: bytes | None, numbers: Iterable[int]) -> bytes:
-    """`chunk` with the bits of these sequence numbers set."""
-    bits = bytearray(chunk or bytes(SEQ_CHUNK // 8))
-    for number in numbers:
-        byte, bit = divmod(number % SEQ_CHUNK, 8)
-        bits[byte] |= 1 << bit
-    return bytes(bits)
-
-
-def bits_of(chunks: Mapping[int, bytes]) -> set[int]:
-    """The sequence numbers in bitmaps by chunk number."""
-    return {
-        number * SEQ_CHUNK + byte * 8 + bit
-        for number, chunk in chunks.items()
-        for byte, value in enumerate(chunk)
-        if value
-        for bit in range(8)
-        if value >> bit & 1
-    }
 
 
 class Debt(NamedTuple):
@@ -260,35 +242,36 @@ class PartitionFold:
         )
 
     def _set_aside(self, entry: LogEntry) -> None:
-        place = {"partition": str(self.partition), "offset": entry.offset}
-        note = json.dumps({**place, "key": entry.key, "problem": entry.problem})
+        place = {"partition": str(self.partition), "offset": entry.offset, "generation": self.header.generation}
+        said = {"key": entry.key, "problem": entry.problem, "time_ms": entry.time_ms, "stray": entry.stray}
+        note = json.dumps({**place, **said})
         self._put(DocumentKey(SET_ASIDE, str(entry.offset)), note.encode())
         document = document_of(self.partition.topic, entry.key) if entry.key is not None else None
         if entry.key is None or document is None or entry.stray:
             return
         self._put(DocumentKey(UNSAFE, entry.key), note.encode())
-        if document.collection == OPS:
-            self._mark_unsafe(entry, document)
+        if (mark := mark_of(self.partition.topic, entry.key)) is not None:
+            self._mark_unsafe(entry, document, mark)
         if self._get(document):
             self._owe(entry.key, Debt(entry.offset, entry.time_ms))
 
-    def _mark_unsafe(self, entry: LogEntry, document: DocumentKey) -> None:
-        """Put into the operation's own history that a record of it could not be taken.
+    def _mark_unsafe(self, entry: LogEntry, document: DocumentKey, mark: bytes) -> None:
+        """Put into the key's own history that a record of it could not be taken.
 
         The record itself is removed by the log cleaner one day; a projection that is rebuilt
-        afterwards would take the operation for a safe one.
+        afterwards would take the operation, or the agent, for a safe one.
         """
         position = Position(self.header.generation, entry.offset)
-        known = history.merge(
-            read_history(self._get(document)), (PositionedFact(position, set_aside_mark(document.key)),)
-        )
-        self._put(DocumentKey(OPEN, document.key), b"unsafe")
+        known = history.merge(read_history(self._get(document)), (PositionedFact(position, mark),))
+        if document.collection == OPS:
+            self._put(DocumentKey(OPEN, document.key), b"unsafe")
         try:
             written = write_history(document.key, known)
         except EncodeError:  # no room for the mark: the unsafe note stands by itself
             return
         self._put(document, written)
-        self._index_operation(document.key, known, ())
+        if document.collection == OPS:
+            self._index_operation(document.key, known, ())
 
     def _apply_fence(self, entry: LogEntry, record: Record) -> None:
         owner = log_keys.fence_of(record.key)
@@ -323,7 +306,7 @@ class PartitionFold:
         if document.collection == OPS:
             self._index_operation(record.key, known, new)
         else:
-            self._index_agent(record.key)
+            self._index_agent(record.key, known)
         self._note_seqs(new, before)
         self._settle_debt(entry, covered=history.contains(said, known))
 
@@ -460,10 +443,17 @@ class PartitionFold:
                 self._put(DocumentKey(agent_ops(agent_id), op_id), b"")
                 self._put(DocumentKey(AGENTS, agent_id), b"")
 
-    def _index_agent(self, key: str) -> None:
+    def _index_agent(self, key: str, known: History) -> None:
         owner = log_keys.agent_of(key)
-        if owner:
-            self._put(DocumentKey(AGENTS, owner[1]), b"")
+        if not owner:
+            return
+        self._put(DocumentKey(AGENTS, owner[1]), b"")
+        mark = mark_of(self.partition.topic, key)
+        marked = [position for position, data in known if data == mark]
+        if marked and not self._get(DocumentKey(UNSAFE, key)):  # the record itself is gone from the log
+            at = {"partition": str(self.partition), "offset": marked[-1].offset, "generation": marked[-1].generation}
+            note = {**at, "key": key, "problem": "it could not be taken", "time_ms": 0, "stray": False}
+            self._put(DocumentKey(UNSAFE, key), json.dumps(note).encode())
 
     def _note_seqs(self, new: History, before: History) -> None:
         chunks: dict[DocumentKey, list[int]] = {}

@@ -20,12 +20,12 @@ from .engine import Engine
 from .errors import InvalidArgumentError, NotFoundError, RollbackPendingError
 from .facts import AgentFact, AgentKind
 from .lineage import Branch
-from .opening import withdraw_if_stale
 from .operations import Operation
 from .positions import Position, Topic
 from .prune_verdicts import OpenObligation, PruneVerdict, open_obligations
 from .prunes import PruneEvidence, by_branch, examine
 from .reliance import Branches, standing_paths
+from .rollbacks import withdraw_if_stale
 from .verdicts import NOBODY, Word
 from .view import AgentView, age_s
 

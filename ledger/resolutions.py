@@ -204,7 +204,7 @@ async def resolve(
         time_ms=engine.clock.wall_ms(),
     )
     offset = await engine.publish_effect(fact, view.facts)
-    return await _confirmed(engine, view, fact, offset)
+    return await confirmed(engine, view, fact, offset)
 
 
 def _sealed(
@@ -240,7 +240,12 @@ def _lost(operation: Operation) -> tuple[str, ...]:
         return ()
 
 
-async def _confirmed(engine: Engine, view: OperationView, fact: EffectFact, offset: int | None) -> Operation:
+async def confirmed(engine: Engine, view: OperationView, fact: EffectFact, offset: int | None) -> Operation:
+    """The operation once a resolution is applied. Raises VersionMovedError when it did not count.
+
+    Raises StaleProjectionError when that is not known in time.
+    """
+
     async def applied() -> tuple[Operation, Resolution] | None:
         operation = (await engine.view.operation(fact.op_id)).operation
         mine = [r for r in operation.resolutions if r.fact.attempt_id == fact.attempt_id]

@@ -6,6 +6,7 @@
     2. publish a fence for every branch that descends from it, to every effects partition
     3. wait until all are applied, then decide on what stands before them
     4. publish the decision and wait: the first decision in the log counts
+A guard that cannot decide withdraws what it has requested, so that whoever asks next is not held up by it.
 No lock, no transaction, no trust in the projection's freshness: an intent before its fence is
 seen by the decision, one after it is rejected.
 """
@@ -13,12 +14,14 @@ seen by the decision, one after it is rejected.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 from . import log_keys
 from . import projection as docs
 from .engine import Engine
 from .errors import (
+    FencepostError,
     NotFoundError,
     RollbackPendingError,
     WatermarkMangledError,
@@ -33,8 +36,12 @@ from .view import AgentView, age_s
 from .watermarks import Watermark
 
 _REASONS = 50
+WITHDRAW_S = 2.0
+"""How long a guard that gave up tries to say so."""
+STALE_ROLLBACK_S = 60.0
+"""A rollback that nobody decided for so long may be withdrawn by whoever needs the branch."""
 UNDER_WAY_S = 1.0
-"""How long an effect that looks owned is looked at again: its outcome may be written and not applied yet."""
+"""How long an effect that looks owned, or another rollback, is looked at again: its end may be written and not applied yet."""
 
 
 async def authorize(
@@ -62,37 +69,69 @@ async def authorize(
     """
     deadline = engine.clock.monotonic() + engine.limits.apply_s
     patience = engine.clock.monotonic() + UNDER_WAY_S
+    await withdraw_if_stale(engine, await engine.view.known_agent(agent_id))
     while True:
         view = await engine.view.known_agent(agent_id)
         evidence = await gather(engine, view, checkpoint_id, branch_id=branch_id, restored=restored)
         early = await _judged(engine, evidence, policy)
         kinds = {reason.kind for reason in early.reasons}
-        if kinds != {ReasonKind.EFFECT_OWNED} or engine.clock.monotonic() >= patience:
+        passes = kinds == {ReasonKind.EFFECT_OWNED} or view.agent.pending is not None
+        if not passes or engine.clock.monotonic() >= patience:
             break
         await asyncio.sleep(0.05)
     transient = {ReasonKind.WATERMARK_AHEAD}
     if early.kind is VerdictKind.REFUSE and not all(reason.kind in transient for reason in early.reasons):
         return replace(early, by=word.by, evidence=word.evidence)
-    rollback = await _request(engine, view, evidence, policy, word=word, deadline=deadline)
-    await engine.fence(
-        agent_id,
-        rollback.branches,
-        rollback.position,
-        deadline=deadline,
-        reason=f"rollback {rollback.rollback_id}",
+    if (pending := view.agent.pending) is not None:  # a request would be rejected: nothing is written for that
+        raise RollbackPendingError(
+            f"the rollback of {agent_id} was not accepted: rollback {pending.rollback_id} is being decided.",
+            next_step="Look with `fencepost agents show`, then decide anew.",
+            rollback_id=pending.rollback_id,
+        )
+    rollback_id = engine.new_id()
+    try:
+        rollback = await _request(engine, view, evidence, policy, rollback_id=rollback_id, word=word, deadline=deadline)
+        await engine.fence(
+            agent_id, rollback.branches, rollback.position, deadline=deadline, reason=f"rollback {rollback_id}"
+        )
+        view = await engine.view.agent(agent_id)
+        evidence = await gather(engine, view, checkpoint_id, branch_id=evidence.branch_id, restored=restored)
+        judged = await _judged(engine, evidence, policy)
+        verdict = replace(judged, rollback_id=rollback_id, fenced=True, by=word.by, evidence=word.evidence)
+        if verdict.plan is not None:
+            verdict = replace(verdict, plan=replace(verdict.plan, cause_id=rollback_id))
+        return await _record(engine, verdict, deadline=deadline)
+    except (NotFoundError, RollbackPendingError):  # it was not accepted, so it holds nobody up
+        raise
+    except BaseException:
+        with contextlib.suppress(FencepostError, TimeoutError):
+            async with asyncio.timeout(WITHDRAW_S):
+                await withdraw(engine, agent_id, evidence.branch_id, rollback_id, why="its guard could not decide")
+        raise
+
+
+async def withdraw(engine: Engine, agent_id: str, branch_id: str, rollback_id: str, *, why: str) -> None:
+    """Decide, as withdrawn, a rollback that nobody else decides; of several decisions the first counts."""
+    fact = AgentFact(
+        kind=AgentKind.ROLLBACK_DECIDED,
+        agent_id=agent_id,
+        branch_id=branch_id,
+        rollback_id=rollback_id,
+        verdict="WITHDRAWN",
+        reasons=(why,),
+        time_ms=engine.clock.wall_ms(),
     )
-    view = await engine.view.agent(agent_id)
-    evidence = await gather(engine, view, checkpoint_id, branch_id=evidence.branch_id, restored=restored)
-    verdict = replace(
-        await _judged(engine, evidence, policy),
-        rollback_id=rollback.rollback_id,
-        fenced=True,
-        by=word.by,
-        evidence=word.evidence,
-    )
-    if verdict.plan is not None:
-        verdict = replace(verdict, plan=replace(verdict.plan, cause_id=rollback.rollback_id))
-    return await _record(engine, verdict, deadline=deadline)
+    await engine.publish_agent(log_keys.rollback(agent_id, rollback_id), fact)
+
+
+async def withdraw_if_stale(engine: Engine, view: AgentView) -> bool:
+    """Decide, as withdrawn, a rollback whose guard is gone; the first decision counts. Whether that was due."""
+    pending = view.agent.pending
+    if pending is None or view.header.now_ms - pending.fact.time_ms < STALE_ROLLBACK_S * 1000:
+        return False
+    agent_id = view.agent.agent_id
+    await withdraw(engine, agent_id, pending.branch_id, pending.rollback_id, why="its guard did not decide")
+    return True
 
 
 async def preview(
@@ -193,10 +232,17 @@ def _claimed(restored: str) -> tuple[Watermark | None, str]:
 
 
 async def _request(
-    engine: Engine, view: AgentView, evidence: Evidence, policy: Policy, *, word: Word, deadline: float
+    engine: Engine,
+    view: AgentView,
+    evidence: Evidence,
+    policy: Policy,
+    *,
+    rollback_id: str,
+    word: Word,
+    deadline: float,
 ) -> Rollback:
     """Step 1. Raises RollbackPendingError, NotFoundError, StaleProjectionError."""
-    agent_id, rollback_id = evidence.agent.agent_id, engine.new_id()
+    agent_id = evidence.agent.agent_id
     branch = view.agent.branches[evidence.branch_id]
     fact = AgentFact(
         kind=AgentKind.ROLLBACK_REQUESTED,

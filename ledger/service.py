@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import adoption, divergence, forks, listing, opening, pruning, resolutions, rollbacks, sessions
+from . import adoption, divergence, forks, listing, opening, pruning, quarantine, resolutions, rollbacks, sessions
 from .calls import check_class
 from .compensation_service import CompensationService
 from .contexts import Checkpoint
@@ -20,6 +20,7 @@ from .lineage import ROOT, Session
 from .listing import Wanted
 from .operations import Operation, Status
 from .prune_verdicts import OpenObligation, PruneVerdict
+from .quarantine import QuarantinedDetails, QuarantinedRecord
 from .replay import ReplayedOperation, replay_forward
 from .resolutions import OpenOperation, ProbeAnswer
 from .speculation import SpeculationReport
@@ -346,12 +347,7 @@ class Service:
         check_op_id(op_id)
         values["by"] = check_id("by", values["by"], limit=200)
         values["evidence"] = check_id("evidence", values["evidence"], limit=2000)
-        try:
-            outcome = Outcome(str(values.pop("outcome")).upper())
-        except ValueError as error:
-            raise InvalidArgumentError(
-                f"outcome: {error}.", next_step="Choose committed, absent, or compensated.", field="outcome"
-            ) from error
+        outcome = _as_outcome(values.pop("outcome"), "Choose committed, absent, or compensated.")
         return await resolutions.resolve(self.engine, op_id, outcome, **values)
 
     async def probe(self, op_id: str, *, by: str) -> tuple[ProbeAnswer, Operation]:
@@ -372,6 +368,40 @@ class Service:
                 field="tool",
             )
         return await resolutions.probe(self.engine, item, ask, by=by)
+
+    # -- what was set aside ------------------------------------------------------------
+
+    async def quarantine(self) -> list[QuarantinedRecord]:
+        """What was set aside, in the order of partitions and offsets."""
+        return await quarantine.listed(self.engine)
+
+    async def quarantined(self, place: str) -> QuarantinedDetails:
+        """One record of it with its bytes; see `quarantine.shown`."""
+        return await quarantine.shown(self.engine, place)
+
+    async def release(
+        self, place: str, *, version: str, by: str, evidence: str, outcome: str | None, **more: Any
+    ) -> QuarantinedRecord:
+        """Deal with such a record; see `quarantine.release`."""
+        check_id("by", by, limit=200)
+        check_id("evidence", evidence, limit=2000)
+        if outcome is None and any(more.values()):
+            raise InvalidArgumentError(
+                "outcome: a result, or a risk that is taken, goes with an outcome.",
+                next_step="Say committed or absent.",
+                field="outcome",
+            )
+        known = None if outcome is None else _as_outcome(outcome, "Choose committed or absent.")
+        return await quarantine.release(
+            self.engine, place, version=version, by=by, evidence=evidence, outcome=known, **more
+        )
+
+
+def _as_outcome(outcome: str, next_step: str) -> Outcome:
+    try:
+        return Outcome(str(outcome).upper())
+    except ValueError as error:
+        raise InvalidArgumentError(f"outcome: {error}.", next_step=next_step, field="outcome") from error
 
 
 def _no_watermark(field: str, value: object) -> InvalidArgumentError:

@@ -389,5 +389,5 @@ async def _decide_open_attempts(state: SessionState) -> None:
             reason="its session was closed before it was decided",
             time_ms=state.engine.clock.wall_ms(),
         )
-        await state.engine.publish_effect(fact, facts)
+        await state.publish_effect(fact, facts)
         state.open_attempts.pop(attempt_id, None)

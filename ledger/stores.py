@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from . import urls
 from .embedded import default_path
-from .errors import GuaranteeError, InvalidArgumentError
+from .errors import GuaranteeError, InvalidArgumentError, StoreUnavailableError
 from .ports import Check, Log, LogReader, Projection, Store, Terms
 from .positions import Topic
 
@@ -175,8 +175,15 @@ class ComposedStore:
 
 
 def require_guarantees(checks: Sequence[Check]) -> list[Check]:
-    """The warnings among `checks`. Raises GuaranteeError naming each setting that breaks a promise."""
+    """The warnings among `checks`.
+
+    Raises:
+        StoreUnavailableError: nothing is wrong but that one of the services does not answer; trying again is safe.
+        GuaranteeError: names each setting that breaks a promise.
+    """
     broken = [c for c in checks if not c.ok and c.severity == "refuse"]
+    if broken and all(c.name.endswith(" answers") for c in broken):
+        raise StoreUnavailableError(broken[0].found, next_step="Then open the ledger again.")
     if broken:
         listed = "; ".join(f"{c.name} is {c.found}, must be {c.wanted}" for c in broken)
         missing = any(c.name.endswith(": exists") for c in broken)

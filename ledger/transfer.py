@@ -103,7 +103,7 @@ async def _require_settled(engine: Engine) -> int:
                 generation = snapshot.header.generation
                 if snapshot.documents or snapshot.header.applied_offset < end:
                     raise _unsettled(f"{partition} is not settled")
-                if unsafe.documents:
+                if await engine.view.not_released(partition, [key.key for key in unsafe.documents]):
                     raise _unsettled(f"{partition} has unsafe keys")
     finally:
         reader.close()

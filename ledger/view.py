@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from . import log_keys
 from . import projection as docs
@@ -24,6 +23,8 @@ from .operation_fold import fold_operation
 from .operations import Operation, Status
 from .ports import DocumentKey, Header, Snapshot, Store
 from .positions import Partition, Position, Topic
+from .seq_bits import bits_of
+from .set_aside import is_given, read_note, without_marks, word_about
 from .watermarks import Point, low_water
 
 
@@ -67,13 +68,6 @@ def age_s(header: Header) -> float:
     return max(0.0, (header.now_ms - header.seen_ms) / 1000)
 
 
-class Seen(NamedTuple):
-    """The newest state of a partition's projection that was seen."""
-
-    incarnation: str
-    applied: int
-
-
 class _Gathered:
     """Keys that are about to be read together."""
 
@@ -92,7 +86,7 @@ class View:
     def __init__(self, store: Store, *, max_age_s: float = 30.0) -> None:
         self._store = store
         self._max_age_s = max_age_s
-        self._last: dict[Partition, Seen] = {}
+        self._last: dict[Partition, int] = {}
         self._gathering: dict[Partition, _Gathered] = {}
 
     # -- places ------------------------------------------------------------------------
@@ -111,16 +105,18 @@ class View:
 
     # -- raw reads ---------------------------------------------------------------------
 
-    def seen(self, partition: Partition) -> Seen:
-        """What is known of a projection before it is read; for `trusted`."""
-        return self._last.get(partition, Seen("", 0))
+    def seen(self, partition: Partition) -> int:
+        """The highest applied offset that was believed before a projection is read; for `trusted`."""
+        return self._last.get(partition, 0)
 
-    def trusted(self, partition: Partition, header: Header, since: Seen) -> Header:
+    def trusted(self, partition: Partition, header: Header, since: int) -> Header:
         """`header` if it may be believed. Raises StaleProjectionError otherwise.
 
         Args:
             since: what was seen when the read began. Reads that overlap may be answered in any
                 order; a projection went back only if it shows less than was known before it was asked.
+                That holds across incarnations: one that was begun anew opens behind all that was ever
+                applied, so one that shows less is a former one that the store brought back.
         """
         if not header.opened or header.halted:
             why = header.halted or (
@@ -129,16 +125,11 @@ class View:
                 else "no projector has read this partition yet"
             )
             raise _stale(partition, why, header)
-        if since.incarnation == header.incarnation and header.applied_offset < since.applied:
-            raise _stale(partition, f"it went back from offset {since.applied}", header)
+        if header.applied_offset < since:
+            raise _stale(partition, f"it went back from offset {since}", header)
         if age_s(header) > self._max_age_s:
             raise _stale(partition, f"no projector has been seen for {age_s(header):.0f} s", header)
-        last = self.seen(partition)
-        if header.incarnation != last.incarnation:
-            if last == since:  # else somebody saw a newer incarnation while this read was under way
-                self._last[partition] = Seen(header.incarnation, header.applied_offset)
-        elif header.applied_offset > last.applied:
-            self._last[partition] = Seen(header.incarnation, header.applied_offset)
+        self._last[partition] = max(header.applied_offset, self.seen(partition))
         return header
 
     async def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
@@ -164,7 +155,7 @@ class View:
 
     def applied(self, partition: Partition) -> int:
         """The applied offset that was seen last; what is read later shows at least that."""
-        return self.seen(partition).applied
+        return self.seen(partition)
 
     async def scan(self, partition: Partition, collection: str) -> Snapshot:
         """A whole collection, if the partition may be believed."""
@@ -265,12 +256,40 @@ class View:
             self.scan(partition, docs.agent_documents("checkpoint", agent_id)),
             self.scan(partition, docs.UNSAFE),
         )
-        agent = fold_agent(agent_id, _all_facts(structure))
+        agent = fold_agent(agent_id, _agent_facts_of(structure))
         bad = [key.key for key in unsafe.documents if log_keys.agent_of(key.key) in _families(agent_id)]
+        bad = await self.not_released(partition, bad)
         if bad and not agent.unsafe:
             agent.unsafe = f"records that were set aside under {', '.join(sorted(bad)[:3])}"
-        facts = tuple(_all_facts(marks))
+        facts = tuple(_agent_facts_of(marks))
         return AgentView(agent, fold_context(agent, facts), facts, structure.header)
+
+    async def not_released(self, partition: Partition, unsafe: Iterable[str]) -> list[str]:
+        """Of unsafe keys those about which no operator has given his word, record by record.
+
+        An operation's key is safe as soon as the operation is resolved, and none of these then.
+        """
+        found = []
+        for key in unsafe:
+            document = docs.document_of(partition.topic, key)
+            if (
+                document is None
+                or document.collection == docs.OPS
+                or not await self._released(partition, document, key)
+            ):
+                found.append(key)
+        return found
+
+    async def _released(self, partition: Partition, document: DocumentKey, key: str) -> bool:
+        note = DocumentKey(docs.UNSAFE, key)
+        snapshot = await self.read(partition, [document, note])
+        if note not in snapshot.documents:
+            return True
+        noted = read_note(partition, snapshot.documents[note], snapshot.header.generation)
+        _, marked = without_marks(key, partition.topic, docs.read_history(snapshot.documents.get(document)))
+        words = {word_about(partition.topic, key, position) for position in (noted.position, *marked)}
+        operations = await asyncio.gather(*(self.folded(word) for word in sorted(words)))
+        return all(is_given(operation) for operation, _ in operations)
 
     async def known_agent(self, agent_id: str) -> AgentView:
         """As `agent`; raises NotFoundError for one that the ledger has never seen."""
@@ -314,7 +333,7 @@ class View:
 
     async def _agent_facts(self, agent_id: str, family: str) -> list[AgentFact]:
         snapshot = await self.scan(self.agents_partition(agent_id), docs.agent_documents(family, agent_id))
-        return [decode_agent(fact) for _, fact in _all_facts(snapshot)]
+        return [decode_agent(fact) for _, fact in _agent_facts_of(snapshot)]
 
     async def seqs(self, session: Session) -> set[int]:
         """The sequence numbers that the projection has seen of a session."""
@@ -323,7 +342,7 @@ class View:
         parts = await asyncio.gather(*(self.scan(p, docs.seqs(agent_id, session.epoch)) for p in partitions))
         seen: set[int] = set()
         for part in parts:
-            seen |= docs.bits_of({int(key): data for (_, key), data in part.documents.items()})
+            seen |= bits_of({int(key): data for (_, key), data in part.documents.items()})
         return seen
 
     async def written(self, session: Session, checkpoint_facts: History) -> int:
@@ -358,6 +377,12 @@ def _families(agent_id: str) -> set[tuple[str, str]]:
 def _all_facts(snapshot: Snapshot) -> Iterable[PositionedFact]:
     for data in snapshot.documents.values():
         yield from docs.read_history(data)
+
+
+def _agent_facts_of(snapshot: Snapshot) -> Iterable[PositionedFact]:
+    """All facts but the marks of records that were set aside: what stands against the agent is said by its notes."""
+    for key, data in snapshot.documents.items():
+        yield from without_marks(key.key, Topic.AGENTS, docs.read_history(data))[0]
 
 
 def _problem(note: bytes | None) -> str:

@@ -16,6 +16,7 @@ from fencepost.ledger import projection as docs
 from fencepost.ledger.history import PositionedFact
 from fencepost.ledger.ports import DocumentKey
 from fencepost.ledger.positions import Partition, Position, Topic
+from fencepost.ledger.seq_bits import bits_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -189,7 +190,7 @@ def test_sequence_numbers_are_indexed(home: Home, world: World) -> None:
             await published(store, record(op_id, f"a{seq}", seq=seq, session_id=session_id))
         found = await store.projection.scan(place(store, op_id), docs.seqs(f"agent-of-{op_id}", Position(0, 0)))
         chunks = {int(key): data for (_, key), data in found.documents.items()}
-        assert docs.bits_of(chunks) == {1, 2, 1030}
+        assert bits_of(chunks) == {1, 2, 1030}
 
     with_store(home, work)
 

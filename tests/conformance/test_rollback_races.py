@@ -15,7 +15,7 @@ from fencepost.ledger import (
     ReasonKind,
     RollbackPendingError,
     VerdictKind,
-    opening,
+    rollbacks,
 )
 from fencepost.ledger.engine import Engine
 from fencepost.ledger.operations import Status
@@ -171,7 +171,7 @@ def test_rollback_that_nobody_decides_is_withdrawn(
     with ledger.session(world.agent) as session:
         session.checkpoint("c")
     decision = guard.begin(world.agent, "c")
-    monkeypatch.setattr(opening, "STALE_ROLLBACK_S", 0.0)
+    monkeypatch.setattr(rollbacks, "STALE_ROLLBACK_S", 0.0)
     with ledger.session(world.agent) as opened:
         world.charge(opened, "meanwhile")
         guard.end()
@@ -192,7 +192,7 @@ def test_guard_killed_before_its_decision(
     world.worker(charge("before"), {"do": "checkpoint", "id": "c"}, charge("after"), killed, armed=True).dies()
     with pytest.raises(RollbackPendingError):
         ledger.session(world.agent).open()
-    monkeypatch.setattr(opening, "STALE_ROLLBACK_S", 0.0)
+    monkeypatch.setattr(rollbacks, "STALE_ROLLBACK_S", 0.0)
     with ledger.session(world.agent) as session:
         assert not any(r.authorised for r in ledger.agent(world.agent).agent.rollbacks.values())
         world.charge(session, "after")

@@ -84,7 +84,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     """A later version of Fencepost may have put things there that this one would not heed."""
     path = tmp_path / "ledger.db"
     run(filled(path, 1))
-    edit(path, "PRAGMA user_version = 2")
+    edit(path, "PRAGMA user_version = 3")
     refused(path, "Upgrade Fencepost")
 
 

@@ -87,7 +87,8 @@ GOLDEN: list[Golden] = [
         "own"}}),
     ("projector lag", 0, "lag", {"partitions"}, {"partitions": LAG}),
     ("projector rebuild", 0, "rebuild", {"partitions"}, {"partitions": PARTITION}),
-    ("projector verify", 0, "verify", {"ok", "counts", "findings"}, {}),
+    ("projector verify", 0, "verify", {"ok", "counts", "findings", "more", "applied"}, {}),
+    ("projector quarantine list", 0, "quarantine", {"records", "released"}, {}),
     ("export ledger.ndjson", 0, "export_summary", {"file", "keys"}, {}),
 ]  # fmt: skip
 

@@ -51,7 +51,8 @@ def test_every_command_is_there() -> None:
         "compensate list", "compensate plan", "compensate approve", "compensate verify", "compensate run",
         "branch fork", "branch prune", "branch adopt", "branch obligations", "branch report",
         "in-doubt list", "in-doubt show", "in-doubt probe", "in-doubt resolve", "projector run",
-        "projector lag", "projector rebuild", "projector verify", "export", "import",
+        "projector lag", "projector rebuild", "projector verify", "projector quarantine list", "projector quarantine show",
+        "projector quarantine release", "export", "import",
     }  # fmt: skip
 
 

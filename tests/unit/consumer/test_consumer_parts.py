@@ -21,7 +21,7 @@ from fencepost.ledger import history, urls
 from fencepost.ledger.history import Record
 from fencepost.ledger.ports import Header
 from fencepost.ledger.positions import Partition, Topic
-from fencepost.ledger.projection import Debt
+from fencepost.ledger.projection import LAYOUT, Debt
 from fencepost.schemas import SingleObjectCodec
 
 EFFECTS = Partition(Topic.EFFECTS, 1)
@@ -39,10 +39,10 @@ def test_keys_of_a_partition_share_a_hash_tag() -> None:
     """All keys that one script touches are in one slot of a cluster; another generation has keys of its own."""
     names = PartitionKeys("led", EFFECTS)
     every = [names.header, names.epoch, names.collections, names.accepted, names.channel, names.collection("a{b}")]
-    assert {name.partition("}")[0] for name in every} == {"{led.effects.1"}
+    assert {name.partition("}")[0] for name in every} == {f"{{led.effects.l{LAYOUT}.1"}
     assert len(set(every)) == len(every)
     moved = keys.partition_keys(urls.parse(f"{URL}&generation=2"), EFFECTS)
-    assert moved.header == "{led.effects.g2.1}:header"
+    assert moved.header == f"{{led.effects.g2.l{LAYOUT}.1}}:header"
     assert keys.meta(urls.parse(URL)) == "led:meta"
     assert keys.meta(urls.parse(f"{URL}&generation=2")) == "led:meta:g2"
 

@@ -9,13 +9,15 @@ import pytest
 from unit.ledger.kit import OP, MemoryPartition, at, committed, effect, encoded, failed, fenced, intended
 
 from fencepost.ledger import history, losers
+from fencepost.ledger.derived_facts import agree
 from fencepost.ledger.facts import EffectFact
 from fencepost.ledger.history import Record
 from fencepost.ledger.losers import KEPT, SUMMARISED_FROM, Number
 from fencepost.ledger.operation_fold import fold_operation
 from fencepost.ledger.operations import AttemptState, Status
 from fencepost.ledger.positions import Position
-from fencepost.ledger.projection import bits_of, seqs
+from fencepost.ledger.projection import seqs
+from fencepost.ledger.seq_bits import bits_of
 
 LIMIT_BYTES = 256 * 1024
 
@@ -217,3 +219,16 @@ def test_below_the_horizon_nothing_is_summarised(log: MemoryPartition) -> None:
     log.restart()
     log.project(99)
     assert losers.count(fold_operation(OP, log.history())) == 0
+
+
+def test_a_history_agrees_with_its_summary_and_with_no_other() -> None:
+    """What verify compares: the same facts, partly as numbers; a number that nobody wrote is a difference."""
+    whole = at(*(racing(n) for n in range(20)))
+    some = frozenset(losers.number_of(racing(n)) for n in range(5, 15))
+    short = history.summarised(OP, whole, some)
+    assert agree(whole, short)
+    assert agree(short, whole)
+    assert agree(short, history.summarised(OP, whole, frozenset(losers.number_of(racing(n)) for n in range(8, 18))))
+    assert not agree(whole, whole[:-1])
+    assert not agree(whole[:-1], short)
+    assert not agree(whole, history.summarised(OP, whole, some | {Number("agent", Position(0, 9), 9)}))

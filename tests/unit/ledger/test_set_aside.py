@@ -23,25 +23,25 @@ from unit.ledger.kit import (
 )
 
 from fencepost.ledger import history, log_keys
-from fencepost.ledger.derived_facts import set_aside_mark
 from fencepost.ledger.history import PositionedFact, Record, read_entry
+from fencepost.ledger.marks import mark_of, set_aside_agent_mark, set_aside_mark
+from fencepost.ledger.operation_fold import fold_operation
 from fencepost.ledger.ports import DocumentKey
-from fencepost.ledger.positions import Position, Topic
+from fencepost.ledger.positions import Partition, Position, Topic
 from fencepost.ledger.projection import (
     AGENTS as AGENTS_INDEX,
 )
 from fencepost.ledger.projection import (
     OPEN,
     OPS,
-    SEQ_CHUNK,
     SET_ASIDE,
     UNSAFE,
     Debt,
-    bits_of,
     document_of,
     seqs,
-    set_bits,
 )
+from fencepost.ledger.seq_bits import SEQ_CHUNK, bits_of, set_bits
+from fencepost.ledger.set_aside import WORDS, SetAside, is_given, without_marks, word_about
 
 
 @pytest.fixture
@@ -55,7 +55,10 @@ def test_a_record_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(log: Mem
     log.append("x", intended("a", op_id="x"))
     log.project()
     note = json.loads(log.collection(SET_ASIDE)["0"])
-    assert note == {"partition": "effects/0", "offset": 0, "key": OP, "problem": "undecodable: rubbish"}
+    assert note == {
+        "partition": "effects/0", "offset": 0, "generation": 0, "key": OP, "problem": "undecodable: rubbish",
+        "time_ms": 1000, "stray": False,
+    }  # fmt: skip
     assert log.collection(UNSAFE).keys() == {OP}
     assert log.collection(OPEN)[OP] == b"unsafe"
     assert log.operation("x").status.value == "owned"
@@ -274,3 +277,105 @@ def test_which_document_holds_a_key() -> None:
     assert document_of(Topic.AGENTS, log_keys.horizon(0, lambda _: 0)) is None
     assert document_of(Topic.EFFECTS, "~other") is None
     assert document_of(Topic.AGENTS, OP) is None
+
+
+# -- agents --------------------------------------------------------------------------------
+
+
+def agents_log() -> tuple[MemoryPartition, str]:
+    log, key = MemoryPartition(AGENTS), log_keys.session("agent", "s")
+    log.append(key, opened("s"))
+    return log, key
+
+
+def test_what_was_set_aside_of_an_agent_stays_when_the_record_is_gone() -> None:
+    """The mark is in the key's own history: a cleaner and a rebuild do not make the agent safe."""
+    log, key = agents_log()
+    log.append_raw(key, "undecodable: rubbish")
+    log.project()
+    assert log.history(key)[-1].fact == set_aside_agent_mark("agent")
+    assert log.fold.debts == {key: Debt(1, 1001)}
+    log.pay()
+    log.clean()
+    assert all(entry is None or entry.record is not None for entry in log.log)
+    log.lose()
+    log.project()
+    note = json.loads(log.collection(UNSAFE)[key])
+    assert (note["offset"], note["generation"], note["key"]) == (1, 0, key)
+
+
+def test_the_ledgers_own_record_gets_no_mark() -> None:
+    """Its last fact says which topics these are; a mark behind it would say none."""
+    log = MemoryPartition(AGENTS)
+    log.append(log_keys.LEDGER, agent_fact("LEDGER_CREATED", agent_id=""))
+    log.append_raw(log_keys.LEDGER, "undecodable: rubbish")
+    log.project()
+    assert len(log.collection("ledger")) == 1
+    assert len(log.history(log_keys.LEDGER)) == 1
+    assert log.collection(UNSAFE).keys() == {log_keys.LEDGER}
+
+
+def test_which_keys_get_a_mark() -> None:
+    """Operations and agents; an operation that is called like an agent's key is an operation."""
+    key = log_keys.session("agent", "s")
+    assert mark_of(Topic.EFFECTS, OP) == set_aside_mark(OP)
+    assert mark_of(Topic.EFFECTS, key) == set_aside_mark(key)
+    assert mark_of(Topic.AGENTS, key) == set_aside_agent_mark("agent")
+    assert (mark_of(Topic.EFFECTS, FENCE), mark_of(Topic.AGENTS, log_keys.LEDGER)) == (None, None)
+
+
+def test_marks_are_told_from_facts() -> None:
+    """Only the very bytes of the mark are one: a fact of a later version is not to be overlooked."""
+    key = log_keys.session("agent", "s")
+    mark, later = set_aside_agent_mark("agent"), encoded(agent_fact("UNKNOWN"))
+    facts = tuple(PositionedFact(Position(0, n), fact) for n, fact in enumerate((encoded(opened("s")), mark, later)))
+    kept, marked = without_marks(key, Topic.AGENTS, facts)
+    assert (len(kept), marked) == (2, (Position(0, 1),))
+    other = log_keys.session("other", "s")
+    assert without_marks(other, Topic.AGENTS, facts) == (facts, ())
+
+
+def test_the_word_about_one_record_is_none_about_another() -> None:
+    """Another key, place, or topic has another op_id; the same record always the same."""
+    key = log_keys.session("agent", "s")
+    words = {
+        word_about(topic, name, Position(generation, offset))
+        for topic in Topic
+        for name in (key, "x")
+        for generation in (0, 1)
+        for offset in (1, 2)
+    }
+    assert len(words) == 16
+    assert all(log_keys.is_operation(word) and word.startswith(WORDS) for word in words)
+    record = SetAside(AGENTS, Position(0, 1), key, "rubbish")
+    assert record.word == word_about(Topic.AGENTS, key, Position(0, 1))
+    moved = SetAside(Partition(Topic.AGENTS, 5), Position(0, 1), key, "rubbish")
+    assert moved.word == record.word
+    keyless = [SetAside(Partition(Topic.AGENTS, n), Position(0, 1), None, "rubbish") for n in (0, 1)]
+    assert keyless[0].word != keyless[1].word
+
+
+def test_what_a_record_that_was_set_aside_belongs_to() -> None:
+    """An operation, a key that is distrusted, or nothing."""
+    at = Position(0, 1)
+    cases = {
+        SetAside(EFFECTS, at, OP, ""): (OP, True),
+        SetAside(EFFECTS, at, OP, "", stray=True): ("", False),
+        SetAside(EFFECTS, at, FENCE, ""): ("", True),
+        SetAside(EFFECTS, at, "~unknown", ""): ("", False),
+        SetAside(EFFECTS, at, None, ""): ("", False),
+        SetAside(AGENTS, at, log_keys.session("agent", "s"), ""): ("", True),
+        SetAside(AGENTS, at, OP, ""): ("", False),
+    }
+    assert {record: (record.op_id, record.distrusted) for record in cases} == cases
+
+
+def test_only_an_operators_word_counts_as_one(log: MemoryPartition) -> None:
+    """Somebody who claims the op_id under which a word is kept has given none, and prevents one."""
+    word = word_about(Topic.EFFECTS, FENCE, Position(0, 1))
+    assert not is_given(fold_operation(word, ()))
+    given = PositionedFact(Position(0, 5), encoded(resolved("ABSENT", "", op_id=word)))
+    assert is_given(fold_operation(word, (given,)))
+    claimed = PositionedFact(Position(0, 4), encoded(intended("a", op_id=word)))
+    assert not is_given(fold_operation(word, (claimed, given)))
+    assert not is_given(fold_operation(word, (claimed,)))

@@ -1,0 +1,118 @@
+"""Three brokers: leaders that die, and one that freezes, is replaced, and wakes up with the past in its memory.
+
+FENCEPOST_LOAD_OPERATIONS sets how many operations the agents go through; 20000 is the full size.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from faults.stack.stage import Stage, create
+
+from fencepost.consumer.command import lag
+from fencepost.deploy.processes import wait_until
+from fencepost.deploy.services import KafkaCluster
+from fencepost.ledger import Ledger, ReasonKind, VerdictKind
+from fencepost.ledger.positions import Partition, Topic
+
+OPERATIONS = int(os.environ.get("FENCEPOST_LOAD_OPERATIONS", "300"))
+LIMIT_S = 180 + OPERATIONS * 0.5
+FIRST = Partition(Topic.EFFECTS, 0)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S + 120)]
+
+
+@pytest.fixture
+def stage(kafka3: KafkaCluster, redis_url: str, tmp_path: Path) -> Iterator[Stage]:
+    with Stage(create(kafka3.bootstrap, redis_url, partitions=2, development=False), tmp_path).playing() as stage:
+        stage.project()
+        yield stage.open()
+
+
+def leader(stage: Stage, partition: Partition = FIRST) -> int:
+    """Who leads, as a broker says; -1 when none does, or the one that was asked is the one that stands still."""
+    name = stage.rig.url.topic(partition.topic)
+    with suppress(KafkaException):
+        return int(stage.rig.admin.list_topics(name, timeout=3).topics[name].partitions[partition.number].leader)
+    return -1
+
+
+def replaced(stage: Stage, old: int) -> None:
+    """Wait until another broker leads."""
+    assert wait_until(lambda: leader(stage) not in {old, -1}, 40)
+
+
+def test_nothing_acknowledged_is_lost(stage: Stage, kafka3: KafkaCluster) -> None:
+    """While agents work a leader is killed, another one is frozen and comes back: all that was acknowledged is there."""
+    groups = [["a", "b", "c", "d"], ["e", "f", "g", "h"]]
+    crew = stage.crew("work", groups=groups, count=OPERATIONS, seconds=LIMIT_S, stride=2, wait_s=20.0)
+    stage.wait_for_hits(OPERATIONS // 10)
+    killed = leader(stage)
+    kafka3.kill(killed)
+    replaced(stage, killed)
+    stage.wait_for_hits(OPERATIONS // 10)
+    kafka3.restart(killed)
+    frozen = leader(stage)
+    kafka3.pause(frozen)
+    replaced(stage, frozen)
+    stage.wait_for_hits(OPERATIONS // 10)
+    kafka3.resume(frozen)
+    crew.finish(LIMIT_S)
+    marks = stage.finish(LIMIT_S).marks
+    assert marks["hits"] > OPERATIONS // 2
+
+
+def test_the_guard_does_not_decide_on_the_past(stage: Stage, kafka3: KafkaCluster) -> None:
+    """The old leader wakes up and tells the old end of the log; the guard, asked at that moment, sees the new effect."""
+    with Ledger.open(stage.url) as ledger:
+        with ledger.session("a") as session:
+            session.checkpoint("before")
+        assert ledger.preview_rollback("a", checkpoint="before").authorised
+        end = Ends(stage)
+        old = leader(stage)
+        kafka3.pause(old)
+        replaced(stage, old)
+        crew = stage.crew("after", groups=[["a"]], count=8, seconds=90, checkpoint=0, rollback=0, decline=0, doubt=0)
+        stage.wait_for_hits(4)
+        present = next(row.log_end_offset for row in lag(stage.rig.url) if row.partition == FIRST)
+        asked = end.ask()
+        kafka3.resume(old)
+        verdict = ledger.authorize_rollback("a", checkpoint="before")
+        assert verdict.kind is VerdictKind.REFUSE
+        assert {reason.kind for reason in verdict.reasons} <= {ReasonKind.EFFECT_NOT_KNOWN, ReasonKind.EFFECT_OWNED}
+        crew.stop()
+        stage.finish()
+    assert asked() < present, "the old leader did not tell the past, so this has shown nothing"
+
+
+class Ends:
+    """A client that knew the leader before it froze, and asks it for the end of the log."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._place = TopicPartition(stage.rig.url.topic(Topic.EFFECTS), 0)
+        self._consumer = Consumer(
+            {"bootstrap.servers": stage.rig.url.bootstrap, "group.id": "ends", "topic.metadata.refresh.interval.ms": -1}
+        )
+        self._consumer.get_watermark_offsets(self._place, timeout=10)
+
+    def ask(self) -> Any:
+        found: list[int] = []
+
+        def work() -> None:
+            found.append(self._consumer.get_watermark_offsets(self._place, timeout=30)[1])
+
+        thread = threading.Thread(target=work)
+        thread.start()
+
+        def answer() -> int:
+            thread.join(40)
+            self._consumer.close()
+            return found[0]
+
+        return answer
