@@ -11,7 +11,7 @@ from simulation.tape import AGENTS, EFFECTS, Tape
 from fencepost.ledger import log_keys
 from fencepost.ledger.facts import EffectKind, Outcome
 from fencepost.ledger.ports import DocumentKey
-from fencepost.ledger.projection import DEBTS, OPS
+from fencepost.ledger.projection import DEBTS, OPS, seqs
 
 
 def found(tape: Tape) -> list[str]:
@@ -156,7 +156,7 @@ def test_a_cleaner_that_removed_too_much_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    "document", [DocumentKey(OPS, "pay"), DocumentKey("agent-ops/A", "pay"), DocumentKey("seqs/s", "0")]
+    "document", [DocumentKey(OPS, "pay"), DocumentKey("agent-ops/A", "pay"), DocumentKey(seqs("A", Tape().epoch), "0")]
 )
 def test_a_projection_that_is_not_the_fold_is_seen(document: DocumentKey) -> None:
     """A document that is missing, or one too many."""
