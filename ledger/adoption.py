@@ -68,7 +68,7 @@ async def secured(session: SessionState, call: Call, view: OperationView) -> boo
     engine = session.engine
     fact = adopted(session, call, engine.new_id(), view.operation.round)
     deadline = engine.clock.monotonic() + engine.limits.apply_s
-    offset = await engine.publish_effect(fact, view.facts)
+    offset = await session.publish_effect(fact, view.facts)
 
     async def applied() -> Operation | None:
         operation, facts = await engine.view.folded(call.op_id)

@@ -103,7 +103,7 @@ class SessionState:
     crossed: dict[str, Crossed] = field(default_factory=dict)
     declared: dict[str, tuple[str, str]] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
-    unknown: dict[int, tuple[Publishing, OutcomeUnknownError]] = field(default_factory=dict)
+    unknown: dict[int, tuple[Publishing, BaseException]] = field(default_factory=dict)
     generation: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     ended: str = ""
@@ -161,7 +161,7 @@ class SessionState:
     async def _accounted(self, seq: int, publish: Publishing, *, again: bool) -> int | None:
         try:
             offset = await publish()
-        except OutcomeUnknownError as error:
+        except (OutcomeUnknownError, asyncio.CancelledError) as error:  # interrupted, nobody knows either
             if again:
                 self.unknown.setdefault(seq, (publish, error))
             else:
