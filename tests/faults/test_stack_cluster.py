@@ -23,7 +23,7 @@ from fencepost.deploy.services import KafkaCluster
 from fencepost.ledger import Ledger, ReasonKind, VerdictKind
 from fencepost.ledger.positions import Partition, Topic
 
-OPERATIONS = int(os.environ.get("FENCEPOST_LOAD_OPERATIONS", "300"))
+OPERATIONS = int(os.environ.get("FENCEPOST_LOAD_OPERATIONS", "200"))
 LIMIT_S = 180 + OPERATIONS * 0.5
 FIRST = Partition(Topic.EFFECTS, 0)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S + 120)]

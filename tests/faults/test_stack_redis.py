@@ -104,7 +104,7 @@ def test_set_back(stage: Stage, redis: RedisServer, tmp_path: Path) -> None:
 def test_full(stage: Stage, redis: RedisServer) -> None:
     """Over maxmemory writes are refused: nothing is claimed any more, with a typed error; with room all goes on."""
     crew = begun(stage, "full")
-    assert redis.command("CONFIG", "SET", "maxmemory", "1mb") == "+OK"
+    assert redis.command("CONFIG", "SET", "maxmemory", "100kb") == "+OK"
     try:
         before = time.monotonic()
         with pytest.raises(StoreError) as caught:
@@ -132,7 +132,7 @@ def test_paused(stage: Stage, redis: RedisServer) -> None:
     crew = begun(stage, "paused")
     redis.pause()
     quiet = stage.wait_until_quiet()
-    let_time_pass(6)
+    let_time_pass(4)
     assert stage.hits() == quiet
     redis.resume()
     ended(stage, crew)

@@ -222,7 +222,7 @@ _ACTS: dict[
     "flush Redis": (lambda o, _: o.redis.flushall(), None),
     "kill Redis": (lambda o, _: o.redis.kill(), lambda o, _: o.start_redis()),
     "pause Redis": (lambda o, _: o.redis.pause(), lambda o, _: o.redis.resume()),
-    "fill Redis": (lambda o, _: o.limit_memory("1mb"), lambda o, _: o.limit_memory("0")),
+    "fill Redis": (lambda o, _: o.limit_memory("100kb"), lambda o, _: o.limit_memory("0")),
     "set Redis back": (Operator.keep_files, Operator.set_back),
     "kill leader": (Operator.kill_leader, Operator.restart_leader),
     "pause leader": (lambda o, s: o.cluster.pause(o.leader(s)), lambda o, s: o.cluster.resume(o.leader(s))),
