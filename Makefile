@@ -7,6 +7,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 STORE ?= sqlite
 PYTEST_ARGS ?=
+# Most tests wait for processes and disks. Each worker has a Kafka and a Redis of its own; a file's tests stay together.
+TEST_WORKERS ?= 3
 BIN := .venv/bin
 LOCAL := $(PYTHON) deploy/local
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -73,7 +75,7 @@ services-down:
 
 # The tests choose and start their own services. Without Java or Redis they skip with the reason, unless FENCEPOST_REQUIRE_SERVICES=1.
 test: $(BIN)/.test services
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 check: $(BIN)/.dev
 	$(BIN)/ruff format --check .

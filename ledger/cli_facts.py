@@ -7,6 +7,7 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any
 
+from . import losers
 from .cli_output import Cell, Output, shortened, when
 from .errors import ManifestError
 from .facts import EffectFact, decode_effect
@@ -127,6 +128,7 @@ def _undo_dict(operation: Operation) -> dict[str, Any]:
             for c in operation.compensations
         ],
         "losses": list(operation.losses),
+        "summarised": losers.count(operation),
     }  # fmt: skip
 
 
@@ -174,6 +176,7 @@ def show_operation(out: Output, values: dict[str, Any]) -> None:
             ),
             ("relied on by", ", ".join(values["adopted_by"]) or None),
             ("losses", ", ".join(values["losses"]) or None),
+            ("attempts kept as numbers", values["summarised"] or None),
             ("partition", f"{values['partition']}, applied to {values['applied_offset']}"),
         )
     )

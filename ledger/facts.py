@@ -130,6 +130,7 @@ class EffectFact:
     plan_digest: str = ""
     other_op_id: str = ""
     losses: tuple[str, ...] = ()
+    intent_seq: int = 0
     losers: bytes | None = None
 
 

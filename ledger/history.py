@@ -76,11 +76,12 @@ def _with_one_summary(facts: set[PositionedFact], summaries: list[PositionedFact
     """The facts without those that the summaries stand for, and one summary for all of them."""
     one = max(summaries)
     numbers = losers.numbers(one.fact)
-    if len(summaries) > 1:
-        numbers = numbers.union(*(losers.numbers(item.fact) for item in summaries))
+    plain = facts.difference(summaries)
+    more = losers.withdrawn((item.fact for item in plain), numbers.union(*(losers.numbers(s.fact) for s in summaries)))
+    if len(summaries) > 1 or not more <= numbers:
+        numbers = numbers.union(more, *(losers.numbers(item.fact) for item in summaries))
         op_id = decode_effect(one.fact).op_id
         one = PositionedFact(one.position, losers.summary(op_id, numbers))
-    plain = facts.difference(summaries)
     gone = losers.covered((item.fact for item in plain), numbers)
     return {item for item in plain if item.fact not in gone} | {one}
 

@@ -178,6 +178,20 @@ class _Reader:
 _LONGEST = 63
 
 
+def withdrawn(facts: Iterable[bytes], by: frozenset[Number]) -> frozenset[Number]:
+    """The numbers of withdrawals whose intents a summary stands for: it stands for them as well."""
+    found: set[Number] = set()
+    for data in facts:
+        try:
+            fact = decode_effect(data)
+        except DecodeError:  # whoever takes the record sets it aside
+            continue
+        taken_back = Number(fact.agent_id, fact.epoch, fact.intent_seq)
+        if fact.kind is EffectKind.FAILED and fact.seq > 0 and fact.intent_seq > 0 and taken_back in by:
+            found.add(number_of(fact))
+    return frozenset(found)
+
+
 def covered(facts: Iterable[bytes], by: frozenset[Number]) -> set[bytes]:
     """The facts that a summary stands for, and the verdicts on their attempts."""
     found: set[bytes] = set()

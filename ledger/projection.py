@@ -330,6 +330,12 @@ class PartitionFold:
             self._set_aside(replace(entry, record=None, problem=f"a fact is undecodable: {error}"))
             return False
         own = entry.key if entry.key and log_keys.is_operation(entry.key) else ""
+        if any(
+            f.kind is EffectKind.SUMMARISED and not losers.is_summary(item.fact)
+            for f, item in zip(facts, said, strict=True)
+        ):
+            self._set_aside(replace(entry, record=None, problem="a fact is undecodable: a summary's numbers"))
+            return False
         if any(isinstance(f, EffectFact) and f.op_id != own for f in facts):
             self._set_aside(replace(entry, record=None, problem="a fact names another operation"))
             return False

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conformance.accounts import register
 from conformance.refunding import Refunds
-from conformance.worlds import World, until
+from conformance.worlds import World, answer_when_back
 
 from fencepost.ledger import (
     CompensationBlockedError,
@@ -344,5 +344,5 @@ def test_the_ledger_is_in_order_afterwards(fresh_home: Any, tmp_path: Any) -> No
         home.rebuild()
     with Ledger.open(home.url) as ledger:
         for name, facts in before.items():
-            until(lambda name=name, facts=facts: ledger.operation(refunds.op_id(name)).facts == facts)
+            assert answer_when_back(lambda name=name: ledger.operation(refunds.op_id(name)).facts) == facts
         assert ledger.plans(world.agent)[0].done

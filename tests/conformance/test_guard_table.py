@@ -108,8 +108,8 @@ def failed(world: World, session: AgentSession) -> None:
 
 
 def call_outside(world: World, session: AgentSession) -> None:
-    del world
     session.report_call("shell", kind=IRREVERSIBLE)
+    until(lambda: bool(world.ledger.preview_rollback(world.agent, checkpoint="c").reasons))
 
 
 ROWS: list[tuple[Work, VerdictKind, set[ReasonKind], VerdictKind, set[ReasonKind]]] = [

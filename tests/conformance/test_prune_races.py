@@ -26,7 +26,7 @@ from fencepost.ledger import (
     StaleProjectionError,
     UndoPath,
     VersionMovedError,
-    opening,
+    rollbacks,
 )
 from fencepost.ledger.engine import Engine
 from fencepost.ledger.facts import AgentKind, EffectFact, EffectKind
@@ -195,7 +195,7 @@ def test_not_while_a_rollback_of_it_is_decided(
             crew.prune("a")
         assert caught.value.rollback_id
         assert crew.prune("b").restored  # a sibling is not held up by it
-        monkeypatch.setattr(opening, "STALE_ROLLBACK_S", 0.0)
+        monkeypatch.setattr(rollbacks, "STALE_ROLLBACK_S", 0.0)
         assert crew.prune("a").restored
         gate.end()
         assert not decision.result(PATIENCE_S).authorised

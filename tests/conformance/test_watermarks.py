@@ -149,7 +149,7 @@ def test_mangled_watermark_cannot_be_resumed_from(world: World, ledger: Ledger) 
     """A session does not open on a damaged token, nor on a text without one."""
     with ledger.session(world.agent) as session:
         token = session.checkpoint("c").token
-    for text in (token.replace(":w1:", ":w1: "), "no token"):
+    for text in (token.replace(":w1:", ":w1:x"), "no token"):
         with pytest.raises(WatermarkMangledError):
             ledger.session(world.agent, resumed_from=text).open()
 

@@ -21,7 +21,7 @@ BRANCH = {
 }  # fmt: skip
 CHECKPOINT = {
     "checkpoint_id", "branch_id", "session_id", "token", "epoch", "seq", "owned", "generation", "state_digest",
-    "position", "time_ms", "rejected",
+    "position", "time_ms", "rejected", "latest_of",
 }  # fmt: skip
 SUMMARY = {
     "op_id", "tool", "effect_class", "status", "round", "version", "agent_id", "branch_id", "attempts", "settled_at",
@@ -30,7 +30,8 @@ SUMMARY = {
 OPERATION = SUMMARY | {
     "idempotency_key", "resource", "cascades", "order_safe", "flagged", "problem", "owner_ended", "result",
     "result_form", "result_digest", "result_reference", "anomalies", "resolutions", "facts", "partition",
-    "applied_offset", "age_s",
+    "applied_offset", "age_s", "manifest", "manifest_digest", "verdict", "not_undoable", "adopted_by", "undoings",
+    "compensations", "losses", "summarised",
 }  # fmt: skip
 PARTITION = {
     "partition", "incarnation", "generation", "applied_offset", "settled_offset", "horizon", "opened", "trusted",

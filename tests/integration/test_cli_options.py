@@ -80,7 +80,8 @@ def test_status_counts(run: Run) -> None:
     """The status counts agents and what is open."""
     values = answer(run("status", "--json"))
     assert values["counts"] == {
-        "agents": 2, "open_operations": 1, "in_flight": 0, "need_attention": 1, "set_aside": 0
+        "agents": 2, "open_operations": 1, "in_flight": 0, "need_attention": 1, "set_aside": 0,
+        "obligations": 0,
     }  # fmt: skip
     assert [p["partition"] for p in values["partitions"]] == ["effects/0", "agents/0"]
     assert all(p["trusted"] and p["debts"] == 0 for p in values["partitions"])

@@ -154,6 +154,38 @@ def test_rejected_attempts_are_summarised_with_their_verdicts(log: MemoryPartiti
     assert len(log.operation().attempts) < SUMMARISED_FROM + 2
 
 
+def test_withdrawals_of_summarised_attempts_are_summarised_too(log: MemoryPartition) -> None:
+    """Hundreds of siblings that gave up waiting: the history stays small, and each number is accounted for."""
+    race(log, 400)
+    for number in range(100, 400):
+        gone = replace(failed(f"a{number}"), session_id=f"s{number}", epoch=Position(0, 1000 + number), seq=7)
+        log.append(OP, replace(gone, intent_seq=1 + number % 3))
+    log.pay()
+    operation = log.operation()
+    assert len(operation.attempts) <= SUMMARISED_FROM + 1
+    in_full = sum(1 + (attempt.outcome is not None) for attempt in operation.attempts.values())
+    assert losers.count(operation) + in_full == 400 + 300
+    seen = {int(k): v for k, v in log.collection(seqs("agent", Position(0, 1300))).items()}
+    assert bits_of(seen) == {1 + 300 % 3, 7}
+    before = dict(log.documents)
+    log.clean()
+    log.lose()
+    log.project()
+    log.pay()
+    assert log.documents == before
+
+
+def test_a_summary_that_cannot_be_read_is_set_aside(log: MemoryPartition) -> None:
+    """Like any fact that cannot: the operation is unsafe, and the next record is taken."""
+    log.append(OP, racing(0))
+    log.append(OP, effect("SUMMARISED", "", losers=b"\x02"))
+    log.append("other", intended("a", op_id="other"))
+    log.pay()
+    assert log.operation().status is Status.UNSAFE
+    assert log.operation("other").status is Status.OWNED
+    assert OP in log.collection("unsafe")
+
+
 def test_merging_is_a_union() -> None:
     """Commutative, associative, idempotent: with summaries on either side, on both, and their facts anywhere."""
     chance = random.Random(7)
