@@ -7,6 +7,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from fencepost.ledger import Ledger, VerdictKind
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -39,3 +42,23 @@ def test_the_example_runs_and_refunds_once(tmp_path: Path) -> None:
     assert "replay forward" in done.stdout
     assert done.stdout.rstrip().endswith("{'refund': 'A1', 'cents': 500}")
     assert (tmp_path / "fencepost" / "ledger.db").exists()
+
+
+def test_the_example_of_an_undo_runs(tmp_path: Path) -> None:
+    """As it stands, between a charge and a second look: the plan is carried out, and the rollback is authorised."""
+    found = re.search(
+        r"```python\n(from fencepost\.ledger import EffectClass, Undo\n.*?)```", README.read_text(), re.DOTALL
+    )
+    assert found is not None
+    declared, _, undone = found.group(1).partition("verdict = ")
+    names: dict[str, Any] = {"read_hash": lambda order, cents: f"{order}: as it was before {cents}"}
+    with Ledger.open(f"sqlite://{tmp_path / 'ledger.db'}") as ledger:
+        with ledger.session("nightly") as agent:
+            agent.checkpoint("ckpt-42")
+            names |= {"agent": agent, "ledger": ledger}
+            exec(declared, names)  # noqa: S102 (the README's own text)
+            names["charge"]("A1", 500)
+        exec(f"verdict = {undone}", names)  # noqa: S102
+        assert names["verdict"].kind is VerdictKind.COMPENSATE_FIRST
+        assert names["verdict"].plan.losses == ("receipt:A1",)
+        assert ledger.operation(names["charge"].op_id("A1", 500)).operation.round == 2
