@@ -208,9 +208,9 @@ class Admin:
         closed = [str(p) for p, h in headers.items() if not h.opened]
         halted = [f"{p}: {h.halted}" for p, h in headers.items() if h.halted]
         return [
-            Check("projector runs", not silent, _listed("silent", silent), "seen in the last 10 s", "warn"),
-            Check("projection is open", not closed, _listed("not open", closed), "all partitions", "warn"),
-            Check("no partition is halted", not halted, _listed("halted", halted), "none", "warn"),
+            Check("projector", not silent, _listed("silent", silent), "seen in the last 10 s", "warn"),
+            Check("projection", not closed, _listed("not open", closed), "open in all partitions", "warn"),
+            Check("projection's progress", not halted, _listed("halted", halted), "going on in all partitions", "warn"),
         ]
 
 

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from .quarantine import QuarantinedDetails, QuarantinedRecord, Standing
     from .replay import ReplayedOperation
     from .resolutions import OpenOperation, ProbeAnswer
-    from .resume_answers import Reconcile, Resume, UndoneEffect
+    from .resume_answers import Reconcile, ReportedCall, Resume, UndoneEffect
     from .service import AgentWatermark
     from .session_faces import AgentSession, AsyncAgentSession
     from .speculation import SpeculationReport, SpeculationRow
@@ -92,7 +92,7 @@ _HOMES = {
     "facade": ["AsyncLedger", "Ledger"],
     "contexts": ["Checkpoint", "Compaction"],
     "facts": ["Dropped", "EffectClass", "Outcome"],
-    "resume_answers": ["Reconcile", "Resume", "UndoneEffect"],
+    "resume_answers": ["Reconcile", "ReportedCall", "Resume", "UndoneEffect"],
     "verdicts": ["Blocker", "Policy", "Reason", "ReasonKind", "Verdict", "VerdictKind", "WayOn"],
     "operations": ["Operation"],
     "prune_verdicts": ["BranchEffect", "ObligationKind", "OpenObligation", "PruneKind", "PruneVerdict"],
@@ -122,7 +122,7 @@ __all__ = [
     "OpenObligation", "OpenOperation", "Operation", "OperationBeingUndoneError", "OperationConflictError",
     "OperationInDoubtError", "OperationInFlightError", "Outcome", "OutcomeUnknownError", "Plan", "PlanProgress",
     "Policy", "ProbeAnswer", "PruneKind", "PruneVerdict", "PublishRefusedError", "QuarantinedDetails", "QuarantinedRecord", "Reason", "ReasonKind",
-    "Reconcile", "RecordTooLargeError", "RefusedError", "ReplayedOperation", "ResultNotRecordedError", "Resume",
+    "Reconcile", "RecordTooLargeError", "RefusedError", "ReplayedOperation", "ReportedCall", "ResultNotRecordedError", "Resume",
     "RollbackPendingError", "SpeculationReport", "SpeculationRow", "SpeculativeRollbackViolation",
     "StaleProjectionError", "Standing", "StandingEffect", "StateMoved", "Step", "StepProgress", "StoreClosedError",
     "StoreError", "StoreUnavailableError", "SummaryReconciliationError", "TooManyAttemptsError",

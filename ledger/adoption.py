@@ -4,13 +4,17 @@ Both are facts in the operation's own history, so its log order decides who came
 begins after an adoption names a version that has moved, and does not count; an adoption that comes
 after the beginning of an undo adopts nothing, and its author waits for the round to end.
 
-Once a branch of the agent has adopted the effect, further ones only note that they absorbed it, in
-the agents log: a hot operation's history does not grow with its siblings. The one that adopted it may
-be pruned meanwhile, so each of them writes first and looks at the operation afterwards, as an undo does
-the other way round: it begins first and looks afterwards who absorbed the effect. One of the two sees the other.
+Once a branch of the agent has adopted the effect, further sessions only note that they absorbed it, in
+the agents log: a hot operation's history does not grow with its siblings. The branch that adopted it may
+be pruned or go back over it meanwhile, so each session that did not adopt it itself, one of that same
+branch too, writes first and looks at the operation afterwards. An undo does the same the other way
+round: it begins first and looks afterwards whose path knows the effect (`reliance.py`). So of a session
+that absorbs and an undo one sees the other. Sessions of the branch that made the effect write nothing:
+no undo waits for them. Nor does a fork: an undo that begins after it sees the path of the new branch.
 
 An operator can adopt an effect as well, by name and bound to the version that was looked at: then it
-stands, whatever becomes of the branch that made it.
+stands, whatever becomes of the branch that made it. The word is recorded against the logical operation, so
+it counts also after the branch that it was given for is pruned.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from .errors import (
     NotFoundError,
     OperationBeingUndoneError,
     StaleProjectionError,
-    VersionMovedError,
+    moved,
 )
 from .facts import EffectFact, EffectKind, decode_agent, decode_effect
 from .operations import Operation, Status
@@ -45,16 +49,15 @@ def needs_adoption(session: SessionState, operation: Operation) -> bool:
 
 def _done_beside(session: SessionState, operation: Operation) -> bool:
     """Whether another branch than the session's committed it."""
-    done_by = operation.owner.intent if operation.owner else operation.settled
-    return done_by is not None and (done_by.agent_id, done_by.branch_id) != (session.agent_id, session.branch_id)
+    mine = (session.agent_id, session.branch_id)
+    return operation.done_by is not None and operation.done_by_branch != mine
 
 
 def _rests_on_another(session: SessionState, operation: Operation) -> bool:
     """Whether only another branch of the agent has adopted it, and this session has not been seen beside it."""
     if operation.harmless or (operation.op_id, operation.round) in session.absorbed:
         return False
-    mine = (session.agent_id, session.branch_id)
-    adopted_here = any((a.fact.agent_id, a.fact.branch_id) == mine and not a.fact.by for a in operation.adoptions)
+    adopted_here = any(a.fact.session_id == session.session_id and not a.fact.by for a in operation.adoptions)
     return _done_beside(session, operation) and not adopted_here
 
 
@@ -77,7 +80,8 @@ async def secured(session: SessionState, call: Call, view: OperationView) -> boo
     operation = await engine.wait_until(view.partition, applied, deadline=deadline, beyond=offset)
     if operation is None:
         raise _unconfirmed(session, call)
-    return not needs_adoption(session, operation) and operation.status is Status.COMMITTED
+    mine = any(a.fact.attempt_id == fact.attempt_id for a in operation.adoptions)
+    return mine and operation.status is Status.COMMITTED
 
 
 async def _noted(session: SessionState, call: Call, view: OperationView) -> bool:
@@ -135,14 +139,15 @@ async def adopt(
     """Let a committed effect stand by an operator's word; the operation after it.
 
     Args:
-        agent_id, branch_id: for whom it stands.
+        agent_id, branch_id: for whom it stands; a branch that is neither pruned nor closed. Pruning it later
+            takes nothing back: the word is about the operation.
         version: `Operation.version` as it was seen.
 
     Raises:
         NotFoundError: no such operation, agent, or branch.
         VersionMovedError: it changed since; look again.
         OperationBeingUndoneError: an undo of it is under way.
-        InvalidArgumentError: it is not committed, so there is nothing to adopt.
+        InvalidArgumentError: it is not committed, so there is nothing to adopt; or the branch is closed.
         StaleProjectionError: not confirmed in time; look again before anything else.
     """
     await _require_branch(engine, agent_id, branch_id)
@@ -172,7 +177,7 @@ async def adopt(
     operation = await engine.applied(view.partition, applied, deadline=deadline, beyond=offset, what=what)
     told = {(a.fact.agent_id, a.fact.branch_id, a.fact.by) for a in operation.adoptions}
     if (agent_id, branch_id, by) not in told:
-        raise _moved(op_id, version, operation.version)
+        raise moved(op_id, version, operation.version)
     return operation
 
 
@@ -182,6 +187,13 @@ async def _require_branch(engine: Engine, agent_id: str, branch_id: str) -> None
         raise NotFoundError(
             f"branch {branch_id} of {agent_id} does not exist.",
             next_step="List its branches with `fencepost branch list`.",
+            field="branch",
+        )
+    if branch.pruned or branch.forbidden:
+        raise InvalidArgumentError(
+            f"branch: {branch_id} of {agent_id} is {'pruned' if branch.pruned else f'closed ({branch.forbidden})'}; "
+            "nothing can stand for it.",
+            next_step="Adopt it for a branch that goes on (`fencepost branch list`), or undo it.",
             field="branch",
         )
 
@@ -195,7 +207,7 @@ def _require_adoptable(view: OperationView, version: str) -> None:
             field="op_id",
         )
     if operation.version != version:
-        raise _moved(operation.op_id, version, operation.version)
+        raise moved(operation.op_id, version, operation.version)
     if operation.status is Status.COMPENSATING:
         raise OperationBeingUndoneError(
             f"operation {operation.op_id} is being undone since version {operation.version}.",
@@ -210,25 +222,15 @@ def _require_adoptable(view: OperationView, version: str) -> None:
         )
 
 
-def _moved(op_id: str, seen: str, current: str) -> VersionMovedError:
-    return VersionMovedError(
-        f"operation {op_id} changed: you saw version {seen or '(none)'}, it is {current or '(none)'} now.",
-        next_step="Look at it with `fencepost ops show` and decide anew.",
-        op_id=op_id,
-        seen=seen,
-        current=current,
-    )
-
-
 async def wait_for_undo(session: SessionState, call: Call, view: OperationView, patience: float) -> None:
     """Wait until the undo that is under way has ended. Raises OperationBeingUndoneError past `patience`."""
     engine, version = session.engine, view.operation.version
 
-    async def moved() -> bool | None:
+    async def ended() -> bool | None:
         operation, _ = await engine.view.folded(call.op_id)
         return True if operation.version != version else None
 
-    if await engine.wait_until(view.partition, moved, deadline=patience) is None:
+    if await engine.wait_until(view.partition, ended, deadline=patience) is None:
         raise OperationBeingUndoneError(
             f"operation {call.op_id} is being undone since version {version}, and that has not ended within {call.wait_s:g} s.",
             next_step="Carry the plan out to its end (`fencepost compensate run`), or settle it with "

@@ -16,7 +16,7 @@ from .errors import InvalidArgumentError, ManifestError, RecordTooLargeError, Re
 from .facts import AgentFact, AgentKind, decode_agent
 from .history import History
 from .identity import check_id
-from .plans import Plan, load, require_accepted
+from .plans import Plan, recorded, require_accepted
 from .ports import DocumentKey
 from .positions import Position
 
@@ -129,7 +129,7 @@ def _first(facts: History) -> tuple[Position, Approval] | None:
         if fact.kind is not AgentKind.PLAN_APPROVED or fact.plan is None:
             continue
         try:
-            plan = load(fact.plan)
+            plan = recorded(fact.plan)
         except (InvalidArgumentError, ManifestError):
             continue
         if plan.digest == fact.plan_digest:

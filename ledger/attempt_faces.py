@@ -61,6 +61,12 @@ class _AttemptBase:
         claim = self.claim
         return claim.value if claim.owned else claim.recorded_result()
 
+    def _got(self, claim: Claim) -> Self:
+        self._claim = claim
+        if not claim.owned:
+            claim.returned()
+        return self
+
     async def _leave(self, error: BaseException | None) -> None:
         claim = self.claim
         if not claim.owned or claim.decided:
@@ -102,8 +108,7 @@ class Attempt(_AttemptBase):
 
     def begin(self) -> Self:
         """Claim the operation, or learn what became of it; see `attempts.begin` for what it raises."""
-        self._claim = begun(self._session, self._call)
-        return self
+        return self._got(begun(self._session, self._call))
 
     def commit(
         self, value: Any = None, *, reference: str = "", post_state_hash: str | None = None, payload: Any = None
@@ -116,6 +121,7 @@ class Attempt(_AttemptBase):
             payload: for the compensator, in place of the one from before, when it needs what came out.
         """
         settle(self._session.submit(self._commit(value, reference, post_state_hash, payload)))
+        self.claim.returned()
 
     def fail(self, why: str = "") -> None:
         """The effect certainly did not happen; the operation is free again."""
@@ -139,14 +145,14 @@ class AsyncAttempt(_AttemptBase):
 
     async def begin(self) -> Self:
         """See `Attempt.begin`."""
-        self._claim = await begun_async(self._session, self._call)
-        return self
+        return self._got(await begun_async(self._session, self._call))
 
     async def commit(
         self, value: Any = None, *, reference: str = "", post_state_hash: str | None = None, payload: Any = None
     ) -> None:
         """See `Attempt.commit`."""
         await settled(self._session.submit(self._commit(value, reference, post_state_hash, payload)))
+        self.claim.returned()
 
     async def fail(self, why: str = "") -> None:
         """See `Attempt.fail`."""

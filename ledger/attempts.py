@@ -92,6 +92,10 @@ class Claim:
         if (mine := self.session.open_attempts.get(self.attempt_id)) is not None:
             mine.started = True
 
+    def returned(self) -> None:
+        """Say that what became of the operation is in the caller's hands."""
+        self.session.returned(self.call.op_id)
+
     @property
     def in_time(self) -> bool:
         """Whether the effect may still start."""
@@ -245,13 +249,14 @@ def _path(session: SessionState, call: Call, operation: Operation) -> Manifest |
     """How this round's effect is undone, as far as that is known before it; it must be complete, and fit."""
     if not isinstance(call.undo, UndoPath):
         return None
-    manifest = call.undo.manifest(
-        op_id=call.op_id,
-        round_number=operation.round,
-        tool=call.tool,
-        resource=call.resource,
-        cascades=call.cascades,
-    )
+    with call.secrets.kept_out_of_errors():
+        manifest = call.undo.manifest(
+            op_id=call.op_id,
+            round_number=operation.round,
+            tool=call.tool,
+            resource=call.resource,
+            cascades=call.cascades,
+        )
     if call.secrets.in_manifest(manifest.data):
         raise ManifestError(
             f"how {call.op_id} is undone would write down the value of a secret argument. Nothing was run.",
@@ -275,7 +280,7 @@ async def _intend(session: SessionState, call: Call, view: OperationView, manife
     started = engine.clock.monotonic()
     attempt_id = engine.new_id()
     fact = intent(session, call, attempt_id, view.operation, manifest=manifest.data if manifest else None)
-    session.open_attempts[attempt_id] = OpenAttempt(call.op_id, view.operation.round)
+    session.open_attempts[attempt_id] = OpenAttempt(call.op_id, view.operation.round, intent_seq=fact.seq)
     try:
         claim = await _publish_and_confirm(session, call, view, fact, started + call.deadline_s)
     except BaseException as error:
@@ -349,7 +354,9 @@ def _withdraw(session: SessionState, call: Call, intent: EffectFact, facts: Hist
     attempt = session.open_attempts.pop(intent.attempt_id)
 
     async def publish() -> None:
-        await session.publish_effect(replace(fact, reason="withdrawn: it was not started in time"), facts)
+        await session.publish_effect(
+            replace(fact, reason="withdrawn: it was not started in time", intent_seq=intent.seq), facts
+        )
         if not attempt.written:  # from here on the intent means nothing, whether it arrives or not
             session.sequence.discount(intent.seq)
 

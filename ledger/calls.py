@@ -105,15 +105,11 @@ class EffectOptions:
     def __post_init__(self) -> None:
         check_id("tool", self.tool, limit=200)
         for name in ("secret", "stable_ids"):
-            object.__setattr__(self, name, _names(name, getattr(self, name)))
+            object.__setattr__(self, name, check_names(name, getattr(self, name)))
+        _check_exceptions("not_executed", self.not_executed)
         object.__setattr__(self, "kind", check_class(self.kind))
         check_declared(self.kind, self.undo, order_safe=self.order_safe)
-        if self.order_safe and self.kind is not EffectClass.IDEMPOTENT:
-            raise InvalidArgumentError(
-                "order_safe: only an IDEMPOTENT effect can be order-safe.",
-                next_step="Leave it out, or declare the effect IDEMPOTENT.",
-                field="order_safe",
-            )
+        check_order_safe(self.kind, order_safe=self.order_safe)
         for name in ("deadline_s", "wait_s", "longest_run_s"):
             value = getattr(self, name)
             if value is None and name == "longest_run_s":
@@ -174,12 +170,12 @@ class EffectOptions:
             content_digest=content_digest,
             arguments=arguments,
             resource=secrets.require_absent("resource", check_id("resource", resource)) if resource else "",
-            cascades=tuple(secrets.require_absent("cascades", check_id("cascades", cascade)) for cascade in cascades),
+            cascades=tuple(secrets.require_absent("cascades", name) for name in check_names("cascades", cascades)),
             supplied_key=supplied_key,
             deadline_s=self.deadline_s,
             wait_s=self.wait_s,
             longest_run_s=-1.0 if self.longest_run_s is None else self.longest_run_s,
-            undo=self._bound_undo(values, arguments),
+            undo=self._bound_undo(values, arguments, secrets),
             secrets=secrets,
         )
 
@@ -200,18 +196,21 @@ class EffectOptions:
                 field="secret",
             )
 
-    def require_stable(self, identity: Iterable[str]) -> None:
-        """Refuse as identity what a framework makes anew with each run, thread, or call."""
+    def require_stable(self, identity: Iterable[str] | Mapping[str, Any]) -> None:
+        """Refuse as identity what a model or framework makes anew with each run, thread, call, or retry."""
         ids = [name for name in run_bound(identity) if name not in self.stable_ids]
         if ids and (self.kind is not EffectClass.READ or self.record):
             raise InvalidArgumentError(
                 f"identity: {', '.join(ids)} of {self.tool} changes with each run or retry: the same effect would get "
                 "another op_id, and run again.",
-                next_step="Leave it out, name it in content=, or say with stable_ids= that it names what the tool acts on.",
+                next_step="Leave it out, name it in content= (a key that the tool takes: in key_argument=), or say with "
+                f"stable_ids=({ids[0]!r},) that it names what the tool acts on.",
                 field="identity",
             )
 
-    def _bound_undo(self, values: Mapping[str, Any] | None, arguments: bytes) -> BoundUndo | UndoPath | None:
+    def _bound_undo(
+        self, values: Mapping[str, Any] | None, arguments: bytes, secrets: Secrets
+    ) -> BoundUndo | UndoPath | None:
         if not isinstance(self.undo, Undo):
             return self.undo
         if values is None:
@@ -220,11 +219,12 @@ class EffectOptions:
                 next_step="Pass an UndoPath, with the state's hash as it is now.",
                 field="undo",
             )
-        return BoundUndo(undo=self.undo, values=values, arguments=arguments)
+        return BoundUndo(undo=self.undo, values=values, arguments=arguments, secrets=secrets)
 
     def certainly_not(self, error: BaseException) -> bool:
-        """Whether this exception says that the effect did not happen, or that a repeat does no harm."""
-        return isinstance(error, (EffectNotExecuted, *self.not_executed))
+        """Whether this exception says that the effect did not happen, or that a repeat does no harm. Never raises."""
+        declared = (EffectNotExecuted, *self.not_executed)
+        return any(kind in declared for kind in type(error).__mro__)  # what `except` goes by; no class has a say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +242,16 @@ class Tool:
     key_argument: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("identity", "content", "cascades"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_names(name, given))
+        for name in ("resource", "key_argument"):
+            _text(name, getattr(self, name))
+        for name in ("function", "key"):
+            if not (callable(given := getattr(self, name)) or (given is None and name == "key")):
+                raise InvalidArgumentError(
+                    f"{name}: must be a function, not {type(given).__name__}.", next_step="Pass one.", field=name
+                )
         self._require_runnable()
         if isinstance(self.options.undo, UndoPath):
             raise InvalidArgumentError(
@@ -271,6 +281,13 @@ class Tool:
             if p.kind is not p.VAR_KEYWORD and n not in {*self.content, self.key_argument}
         ]
         options.require_stable(rest if self.identity is None else self.identity)
+        strays = [name for name in options.stable_ids if name.partition(".")[0] not in parameters]
+        if strays and not takes_any:
+            raise InvalidArgumentError(
+                f"stable_ids: {options.tool} has no parameter {', '.join(strays)}.",
+                next_step=f"Name some of: {', '.join(parameters)}; a key within one of them as 'parameter.key'.",
+                field="stable_ids",
+            )
         self._require_unshown()
 
     def _require_unshown(self) -> None:
@@ -419,12 +436,35 @@ def _plain_mapping(field: str, value: Mapping[str, Any] | None) -> dict[str, Any
     return dict(value)
 
 
-def _names(field: str, value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
+def check_names(field: str, value: object) -> tuple[str, ...]:
+    """`value` as a tuple of names or templates. Raises InvalidArgumentError naming `field`; a text is no list."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):  # not shown: it may hold a secret
         raise InvalidArgumentError(
-            f"{field}: {value!r} is no list of argument names.", next_step=f'Pass {field}=("card",).', field=field
+            f"{field}: must be a list of names, not {type(value).__name__}.",
+            next_step=f'Pass {field}=("…",); one name is written with a comma.',
+            field=field,
         )
     return tuple(check_id(field, name) for name in value)
+
+
+def check_order_safe(kind: EffectClass, *, order_safe: bool) -> None:
+    """Raises InvalidArgumentError for an effect that is said to be order-safe and cannot be."""
+    if order_safe and kind is not EffectClass.IDEMPOTENT:
+        raise InvalidArgumentError(
+            "order_safe: only an IDEMPOTENT effect can be order-safe.",
+            next_step="Leave it out, or declare the effect IDEMPOTENT.",
+            field="order_safe",
+        )
+
+
+def _check_exceptions(field: str, value: object) -> None:
+    if isinstance(value, tuple) and all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in value):
+        return
+    raise InvalidArgumentError(
+        f"{field}: {value!r:.80} is no tuple of exception types.",
+        next_step=f"Pass {field}=(CardDeclined,); one is written with a comma.",
+        field=field,
+    )
 
 
 def _is_mapping(value: object) -> bool:
@@ -448,5 +488,7 @@ def _text(field: str, value: object) -> str:
     if isinstance(value, str):
         return value
     raise InvalidArgumentError(
-        f"{field}: must be text, not {type(value).__name__}.", next_step=f"Return a str as {field}.", field=field
+        f"{field}: must be text, not {type(value).__name__}.",
+        next_step=f"Pass (or return) a str as {field}.",
+        field=field,
     )

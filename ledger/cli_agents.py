@@ -8,7 +8,14 @@ import click
 
 from .cli_app import App
 from .cli_commands import Group
-from .cli_decided import declaration_dict, rollback_dict, show_declarations, show_rollbacks
+from .cli_decided import (
+    declaration_dict,
+    reported_dict,
+    rollback_dict,
+    show_declarations,
+    show_reported,
+    show_rollbacks,
+)
 from .cli_output import Output, ago, duration, when
 
 if TYPE_CHECKING:
@@ -94,6 +101,8 @@ def _agent_dict(ledger: Ledger, agent_id: str) -> dict[str, Any]:
         "sessions": [_session_dict(s, marks.get(s.session_id)) for s in agent.sessions.values()],
         "branches": [branch_dict(view, b) for b in agent.branches.values()],
         "rollbacks": [rollback_dict(r) for r in agent.rollbacks.values()],
+        "reported_calls": [reported_dict(one) for one in ledger.reported_calls(agent_id)],
+        "approvals": [one.approval.to_dict() for one in ledger.plans(agent_id)],
         "declarations": [declaration_dict(fact) for fact in agent.declarations.values()],
         "open_operations": [item.to_dict() for item in ledger.open_operations(agent_id)],
         "obligations": [item.to_dict() for item in ledger.obligations(agent_id)],
@@ -172,6 +181,17 @@ def _show(out: Output, values: dict[str, Any]) -> None:
         ],
         empty="None.",
     )  # fmt: skip
+    show_reported(out, values["reported_calls"])
+    if values["approvals"]:
+        out.heading("Approved plans")
+        plans = [
+            (
+                a["plan_digest"][:16], a["by"], a["evidence"] or None, ", ".join(a["losses"]) or None,
+                when(a["time_ms"]),
+            )
+            for a in values["approvals"]
+        ]  # fmt: skip
+        out.table(("PLAN", "APPROVED BY", "EVIDENCE", "LOSSES", "TIME"), plans, empty="")
     out.heading("Rollbacks")
     show_rollbacks(out, values["rollbacks"])
     show_declarations(out, values["declarations"])
@@ -219,6 +239,19 @@ def show_branches(out: Output, branches: list[dict[str, Any]]) -> None:
     ]  # fmt: skip
     columns = ("BRANCH", "FORKED FROM", "AT", "SESSIONS", "LIVE", "CHECKPOINTS", "CLOSED")
     out.table(columns, rows, empty="No branches.")
+    show_prunes(out, branches)
+
+
+def show_prunes(out: Output, branches: list[dict[str, Any]]) -> None:
+    """A table of which branches were pruned, by whom and why; nothing when none was."""
+    rows = [
+        (b["branch_id"], p["by"] or None, p["evidence"] or None, p["verdict"] or "unfinished", when(p["time_ms"]))
+        for b in branches
+        if (p := b["pruned"])
+    ]
+    if rows:
+        out.heading("Pruned branches")
+        out.table(("BRANCH", "BY", "EVIDENCE", "VERDICT", "TIME"), rows, empty="")
 
 
 def show_open(out: Output, items: list[dict[str, Any]], *, empty: str = "None.") -> None:

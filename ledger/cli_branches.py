@@ -1,8 +1,7 @@
-"""`fencepost branch list|fork|prune|adopt|obligations|report`."""
+"""`fencepost branch list|fork|prune|adopt|acknowledge|obligations|report`."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +59,9 @@ def _show_branches(out: Output, branches: list[dict[str, Any]]) -> None:
     ]  # fmt: skip
     columns = ("BRANCH", "FORKED FROM", "AT", "SESSIONS", "LIVE", "CHECKPOINTS", "CLOSED", "PRUNED", "OBLIGATIONS")
     out.table(columns, rows, empty="No branches.")
+    from .cli_agents import show_prunes  # noqa: PLC0415 - only here
+
+    show_prunes(out, branches)
 
 
 @branch.command(
@@ -119,6 +121,7 @@ def prune(
     app: App, *, agent_id: str, branch_id: str, by: str, evidence: str, plan_out: Path | None, dry_run: bool
 ) -> None:
     """Close a branch for good, fence it, and say what it left behind; run again, it looks anew."""
+    from .cli_compensate import write_plan  # noqa: PLC0415 - only here
     from .prune_verdicts import PruneKind  # noqa: PLC0415 - takes its time
 
     if dry_run and (plan_out or by or evidence):
@@ -131,20 +134,9 @@ def prune(
         else:
             verdict = ledger.prune_branch(agent_id, branch_id, by=by, evidence=evidence)
     app.out.data(verdict.to_dict(), lambda: _show(app.out, verdict))
-    _write_plan(app.out, verdict, plan_out)
+    write_plan(app.out, verdict.to_compensate, plan_out)
     cleared = OPEN if verdict.siblings else 0
     leave({PruneKind.CLEARED: cleared, PruneKind.VIOLATION: REFUSED, PruneKind.OPEN: OPEN}[verdict.kind])
-
-
-def _write_plan(out: Output, verdict: PruneVerdict, target: Path | None) -> None:
-    plan = verdict.to_compensate
-    if target is None:
-        return
-    if plan is None:
-        out.note("There is nothing to compensate, so no plan was written.")
-        return
-    target.write_text(json.dumps(plan.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    out.note(f"The plan ({len(plan.steps)} steps, digest {plan.digest}) is in {target}.")
 
 
 def _show(out: Output, verdict: PruneVerdict) -> None:
@@ -196,18 +188,23 @@ def _show_effects(out: Output, effects: tuple[BranchEffect, ...]) -> None:
         "fencepost branch adopt mail.send:17 --agent nightly --branch plan-b --version 0.42 \\",
         "    --by alice --evidence 'the mail is right as it is'",
     ),
-    exits={0: "it stands", 2: "it is not committed", 4: "it is being undone", 5: "no such operation, agent or branch",
+    exits={0: "it stands", 2: "it is not committed, or the branch is pruned or closed", 4: "it is being undone", 5: "no such operation, agent or branch",
            6: "it changed since that version"},
 )  # fmt: skip
 @click.argument("op_id", metavar="OP")
 @click.option("--agent", "agent_id", metavar="AGENT", required=True, help="For whom it stands.")
-@click.option("--branch", "branch_id", metavar="BRANCH", required=True, help="For which branch of it.")
+@click.option(
+    "--branch", "branch_id", metavar="BRANCH", required=True, help="For which branch of it; one that goes on."
+)
 @click.option("--by", required=True, metavar="WHO", help="Who decides.")
 @click.option("--evidence", required=True, help="Why it may stand.")
 @click.option("--version", default="", help="The version that you looked at; as it is now when not given.")
 @click.pass_obj
 def adopt(app: App, *, op_id: str, agent_id: str, branch_id: str, by: str, evidence: str, version: str) -> None:
-    """Let a committed effect of a pruned branch stand, by an operator's word."""
+    """Let a committed effect of a pruned branch stand, by an operator's word.
+
+    The word is recorded against the operation: it counts also after the branch it was given for is pruned.
+    """
     with app.ledger() as ledger:
         seen = version or ledger.operation(op_id).operation.version
         operation = ledger.adopt(op_id, agent=agent_id, branch=branch_id, by=by, evidence=evidence, version=seen)
@@ -217,6 +214,31 @@ def adopt(app: App, *, op_id: str, agent_id: str, branch_id: str, by: str, evide
     }  # fmt: skip
     payload = {"schema": "fencepost.adoption.v1", **values}
     app.out.data(payload, lambda: app.out.fields((name.replace("_", " "), v) for name, v in values.items()))
+
+
+@branch.command(
+    examples=("fencepost branch acknowledge nightly s-17 4 --by alice --evidence 'the mail was called back by phone'",),
+    exits={0: "it counts as acknowledged", 5: "no such agent or call"},
+)
+@click.argument("agent_id", metavar="AGENT")
+@click.argument("session_id", metavar="SESSION")
+@click.argument("seq", metavar="SEQ", type=click.IntRange(min=1))
+@click.option("--by", required=True, metavar="WHO", help="Who takes note of it.")
+@click.option("--evidence", required=True, help="What became of it.")
+@click.pass_obj
+def acknowledge(app: App, *, agent_id: str, session_id: str, seq: int, by: str, evidence: str) -> None:
+    """Take note of a reported call, for good: no obligation and no reason against a rollback any more.
+
+    It carries no op id, so it can neither be adopted nor undone; see `fencepost agents show` for SESSION and SEQ.
+    """
+    from .cli_decided import reported_dict, show_reported  # noqa: PLC0415 - only here
+
+    with app.ledger() as ledger:
+        ledger.acknowledge_call(agent_id, session_id, seq, by=by, evidence=evidence)
+        calls = [reported_dict(one) for one in ledger.reported_calls(agent_id)]
+    values = next(one for one in calls if (one["session_id"], one["seq"]) == (session_id, seq))
+    payload = {"schema": "fencepost.acknowledgement.v1", "agent_id": agent_id, **values}
+    app.out.data(payload, lambda: show_reported(app.out, [values]))
 
 
 @branch.command(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -13,8 +11,10 @@ import click
 
 from .cli_app import App
 from .cli_commands import Group, leave
+from .cli_given import bad_module, imported, text_of
 from .cli_output import Output, shortened, when
 from .errors import InvalidArgumentError
+from .identity import check_id
 
 if TYPE_CHECKING:
     from .facade import Ledger
@@ -120,6 +120,17 @@ def plan(
         app.out.data(values, lambda: app.out.text(json.dumps(values, indent=2)))
 
 
+def write_plan(out: Output, made: Plan | None, target: Path | None) -> None:
+    """Write the plan of a decision to a file, if one was named, and say so on stderr."""
+    if target is None:
+        return
+    if made is None:
+        out.note("There is nothing to compensate, so no plan was written.")
+        return
+    target.write_text(json.dumps(made.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    out.note(f"The plan ({len(made.steps)} steps, digest {made.digest}) is in {target}.")
+
+
 def show_plan(out: Output, values: dict[str, Any]) -> None:
     """Print what `Plan.to_dict` gives."""
     out.fields(
@@ -213,11 +224,12 @@ def verify(app: App, *, plan_file: IO[str], target: str | None) -> None:
 @compensate.command(
     examples=(
         "fencepost compensate run plan.json --by alice --compensators billing.undo",
-        "fencepost compensate run plan.json --by alice --accept-loss mail:A1 --compensators billing.undo:register",
+        "fencepost compensate run plan.json --by alice --evidence 'ticket 17' --accept-loss mail:A1 \\",
+        "    --compensators billing.undo:register",
     ),
     exits={
         0: "everything is undone",
-        2: "the plan was changed after it was made",
+        2: "the plan was changed after it was made, or nobody approved it and --evidence is missing",
         3: "a step is blocked, and changed nothing; the ones before it are undone",
         4: "an inverse is in doubt, another run is at it, or a loss was not accepted by name",
         5: "a compensator is not registered; nothing was undone",
@@ -227,14 +239,21 @@ def verify(app: App, *, plan_file: IO[str], target: str | None) -> None:
 @_PLAN_FILE
 @_ACCEPT
 @_COMPENSATORS
-@click.option("--evidence", default="", help="On what grounds, if it was not approved before.")
-@click.option("--by", required=True, metavar="WHO", help="Who approves it, if nobody has yet.")
+@click.option("--evidence", default="", help="On what grounds; required if it was not approved before.")
+@click.option("--by", required=True, metavar="WHO", help="Who runs it; approves it as well, if nobody has yet.")
 @click.pass_obj
 def run(app: App, *, plan_file: IO[str], losses: tuple[str, ...], target: str | None, evidence: str, by: str) -> None:
     """Carry a plan out, or go on with it: what was undone before is not undone again."""
+    by = check_id("by", by, limit=200)
     given = _plan_in(plan_file)
     with app.ledger() as ledger:
         _register(ledger, target)
+        if not evidence.strip() and not _is_approved(ledger, given):
+            raise InvalidArgumentError(
+                f"evidence: nobody has approved plan {given.digest[:16]}, so running it approves it.",
+                next_step="Say on what grounds with --evidence, or have it approved with `fencepost compensate approve`.",
+                field="evidence",
+            )
         report = ledger.compensate(given, approved_by=by, evidence=evidence, accept_losses=losses)
     values = report.to_dict()
 
@@ -249,38 +268,32 @@ def run(app: App, *, plan_file: IO[str], losses: tuple[str, ...], target: str | 
     app.out.data(values, told)
 
 
+def _is_approved(ledger: Ledger, given: Plan) -> bool:
+    known = given.agent_id in ledger.agents()
+    return known and any(one.plan.digest == given.digest for one in ledger.plans(given.agent_id))
+
+
 def _plan_in(file: IO[str]) -> Plan:
     """The plan in a file; one that `rollback authorize --json` printed stands inside the verdict."""
-    from .plans import load  # noqa: PLC0415 - takes its time
+    from .plans import load, parsed  # noqa: PLC0415 - takes its time
 
-    text = file.read()
-    try:
-        values: object = json.loads(text)
-    except ValueError:
-        values = None
-    inside = values.get("plan") if isinstance(values, dict) else None
-    return load(inside if isinstance(inside, dict) else text)
+    values = parsed(text_of(file, "PLAN.json"))
+    inside = values.get("plan")
+    return load(inside if isinstance(inside, dict) else values)
 
 
 def _register(ledger: Ledger, target: str | None) -> None:
     """Register the inverses that MODULE[:NAME] gives. Raises InvalidArgumentError."""
     if target is None:
         return
-    module, _, name = target.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = import_module(module)
-        for part in (name or "compensators").split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise _bad_module(f"{target!r} cannot be loaded ({error})") from error
+    found = imported(target, "compensators")
     if isinstance(found, Mapping):
         for action, parts in found.items():
             _register_one(ledger, target, action, parts)
     elif callable(found):
         found(ledger)
     else:
-        raise _bad_module(f"{target!r} is neither a function nor a mapping of actions")
+        raise bad_module(f"{target!r} is neither a function nor a mapping of actions", "compensators")
 
 
 def _register_one(ledger: Ledger, target: str, action: str, parts: Any) -> None:
@@ -289,12 +302,4 @@ def _register_one(ledger: Ledger, target: str, action: str, parts: Any) -> None:
         function = options.pop("function")
         ledger.compensator(action, **options)(function)
     except (KeyError, TypeError) as error:
-        raise _bad_module(f"{target!r} does not say how {action!r} is run ({error})") from error
-
-
-def _bad_module(why: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"compensators: {why}.",
-        next_step="Name it like --compensators package.module:function.",
-        field="compensators",
-    )
+        raise bad_module(f"{target!r} does not say how {action!r} is run ({error})", "compensators") from error

@@ -204,6 +204,14 @@ def _show_answer(out: Output, answer: Resume | Reconcile) -> None:
             ("OPERATION", "TOOL", "ROUND", "BY", "NAMED BY"),
             [(u["op_id"], u["tool"], u["round"], u["by"] or None, u["undo_op_id"]) for u in values.get("undone", ())],
         ),
+        (
+            "Calls outside the ledger to learn",
+            ("TOOL", "CLASS", "BRANCH", "SEQ", "REPORTED", "BY"),
+            [
+                (c["tool"], c["effect_class"], c["branch_id"], c["seq"], when(c["time_ms"]), c["by"] or None)
+                for c in values.get("calls", ())
+            ],
+        ),
         ("Recovered", ("REFERENCE", "WHAT"), [(n, shortened(v) or "null") for n, v in values.get("recovered", {}).items()]),
         ("Missing", ("REFERENCE", "WHY"), list(values.get("missing", {}).items())),
         ("Open at the checkpoint", ("OPERATION", "NOW"), list(answer.open_operations.items())),

@@ -9,6 +9,7 @@ from .cli_output import Output, when
 if TYPE_CHECKING:
     from .facts import AgentFact
     from .lineage import Rollback
+    from .view import ReportedFact
 
 _TOLD = 5
 
@@ -26,7 +27,9 @@ def rollback_dict(rollback: Rollback) -> dict[str, Any]:
         "pending": rollback.pending,
         "verdict": decision.verdict if decision else "",
         "reasons": list(decision.reasons) if decision else [],
-        "crossed": [{"op_id": c.op_id, "tool": c.tool, "round": c.round} for c in decision.crossed] if decision else [],
+        "crossed": [{"op_id": c.op_id, "tool": c.tool, "round": c.round or None} for c in decision.crossed]
+        if decision
+        else [],
         "plan_digest": decision.plan_digest if decision else "",
         "by": rollback.fact.by,
         "evidence": rollback.fact.evidence,
@@ -45,6 +48,40 @@ def declaration_dict(fact: AgentFact) -> dict[str, Any]:
         "session_id": fact.session_id,
         "time_ms": fact.time_ms,
     }
+
+
+def reported_dict(one: ReportedFact) -> dict[str, Any]:
+    """A call that did not go through the ledger: who reported it, and who acknowledged it."""
+    call, word = one
+    return {
+        "session_id": call.session_id,
+        "branch_id": call.branch_id,
+        "seq": call.seq,
+        "tool": call.tool,
+        "effect_class": call.effect_class.value,
+        "order_safe": call.order_safe,
+        "by": call.by,
+        "evidence": call.evidence,
+        "time_ms": call.time_ms,
+        "acknowledged": {"by": word.by, "evidence": word.evidence, "time_ms": word.time_ms} if word else None,
+    }
+
+
+def show_reported(out: Output, calls: list[dict[str, Any]]) -> None:
+    """A table of what `reported_dict` gives; nothing when no call was reported."""
+    if not calls:
+        return
+    out.heading("Reported calls")
+    rows = [
+        (
+            c["tool"], c["effect_class"], c["branch_id"], c["session_id"], c["seq"], c["by"] or None,
+            c["evidence"] or None,
+            f"by {a['by']}: {a['evidence']}" if (a := c["acknowledged"]) else None,
+        )
+        for c in calls
+    ]  # fmt: skip
+    columns = ("TOOL", "CLASS", "BRANCH", "SESSION", "SEQ", "BY", "EVIDENCE", "ACKNOWLEDGED")
+    out.table(columns, rows, empty="")
 
 
 def show_rollbacks(out: Output, rollbacks: list[dict[str, Any]]) -> None:

@@ -116,14 +116,14 @@ def _undo_dict(operation: Operation) -> dict[str, Any]:
         "undoings": [
             {
                 "position": str(u.position), "plan_digest": u.fact.plan_digest, "by": u.fact.by,
-                "effective": u.effective, "under_way": operation.undoing is u.fact,
+                "effective": u.effective, "under_way": operation.undoing is u.fact, "reason": u.fact.reason,
             }
             for u in operation.undoings
         ],
         "compensations": [
             {
                 "round": c.round, "by": c.by, "evidence": c.evidence, "plan_digest": c.plan_digest,
-                "compensation_op_id": c.other_op_id, "losses": list(c.losses),
+                "compensation_op_id": c.other_op_id, "losses": list(c.losses), "reason": c.reason,
             }
             for c in operation.compensations
         ],
@@ -214,9 +214,10 @@ def _show_undoings(out: Output, values: dict[str, Any]) -> None:
     if values["undoings"]:
         out.heading("Undoings")
         rows: list[tuple[Cell, ...]] = [
-            (u["position"], u["plan_digest"][:16], u["by"], u["effective"], u["under_way"]) for u in values["undoings"]
+            (u["position"], u["plan_digest"][:16], u["by"], u["reason"] or None, u["effective"], u["under_way"])
+            for u in values["undoings"]
         ]
-        out.table(("POSITION", "PLAN", "BY", "COUNTS", "UNDER WAY"), rows, empty="")
+        out.table(("POSITION", "PLAN", "APPROVED BY", "REASON", "COUNTS", "UNDER WAY"), rows, empty="")
     if values["compensations"]:
         out.heading("Compensations")
         rows = [
@@ -224,12 +225,13 @@ def _show_undoings(out: Output, values: dict[str, Any]) -> None:
                 c["round"],
                 c["compensation_op_id"] or None,
                 c["by"] or None,
+                c["reason"] or None,
                 c["evidence"] or None,
                 ", ".join(c["losses"]) or None,
             )
             for c in values["compensations"]
         ]
-        out.table(("ROUND", "COMPENSATION", "BY", "EVIDENCE", "LOST"), rows, empty="")
+        out.table(("ROUND", "COMPENSATION", "BY", "REASON", "EVIDENCE", "LOST"), rows, empty="")
 
 
 def detail(fact: dict[str, Any]) -> str:
@@ -246,6 +248,7 @@ def detail(fact: dict[str, Any]) -> str:
         ("plan", fact["plan_digest"][:16] or None),
         ("losses", ", ".join(fact["losses"]) or None),
         ("by", fact["by"] or None),
+        ("supplied key", shortened(fact["supplied_key"] or None)),
         ("evidence", shortened(fact["evidence"] or None)),
     )
     return ", ".join(f"{name} {text}" for name, text in said if text is not None)

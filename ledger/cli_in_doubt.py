@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Awaitable, Mapping
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from .cli_app import App
 from .cli_commands import Group, leave
+from .cli_given import bad_module, imported
 from .cli_output import shortened
-from .errors import FencepostError, InvalidArgumentError
+from .errors import FencepostError
 
 if TYPE_CHECKING:
     from .operations import Operation
@@ -100,7 +98,10 @@ def _ways_on(operation: Operation, state: str) -> list[str]:
             f"{resolve} --committed",
             f"{resolve} --compensated",
         ]
-    return [f"fencepost in-doubt probe {op_id} --module …", f"{resolve} --committed", f"{resolve} --absent"]
+    if operation.status is Status.UNSAFE and operation.undoing is not None:  # its tool cannot tell
+        return [f"{resolve} --committed", f"{resolve} --absent", f"{resolve} --compensated"]
+    words = ["committed", "absent", *(["compensated"] if operation.status is Status.UNSAFE else [])]
+    return [f"fencepost in-doubt probe {op_id} --module …", *(f"{resolve} --{word}" for word in words)]
 
 
 @in_doubt.command(
@@ -111,7 +112,7 @@ def _ways_on(operation: Operation, state: str) -> list[str]:
     exits={
         0: "the answer was recorded",
         1: "the probe failed or gave no ProbeAnswer; nothing was recorded",
-        4: "the probe does not know",
+        4: "the probe does not know, or cannot: it is being undone",
         5: "not open",
         6: "it changed meanwhile",
     },
@@ -204,27 +205,14 @@ class _Asked:
 
 def _probe_from(target: str, tool: str) -> Probe:
     """The probe of `tool` that MODULE[:NAME] names. Raises InvalidArgumentError."""
-    module, _, name = target.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = import_module(module)
-        for part in (name or "probes").split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise _bad_module(f"{target!r} cannot be loaded ({error})") from error
+    found = imported(target, "module")
     if isinstance(found, Mapping):
         if tool not in found:
-            raise _bad_module(f"{target!r} has no probe for the tool {tool!r}")
+            raise bad_module(f"{target!r} has no probe for the tool {tool!r}", "module")
         found = found[tool]
     if not callable(found):
-        raise _bad_module(f"{target!r} is neither a function nor a mapping of tools to functions")
+        raise bad_module(f"{target!r} is neither a function nor a mapping of tools to functions", "module")
     return cast("Probe", found)
-
-
-def _bad_module(why: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"module: {why}.", next_step="Name it like --module package.module:function.", field="module"
-    )
 
 
 @in_doubt.command(
@@ -237,6 +225,7 @@ def _bad_module(why: str) -> InvalidArgumentError:
         0: "settled",
         2: "this outcome does not apply",
         3: "ABSENT cannot be known yet, or how it is undone cannot be sealed",
+        4: "its inverse is running or in doubt",
         6: "it changed meanwhile",
     },
 )

@@ -131,7 +131,7 @@ def lag(app: App) -> None:
             r["log_end_offset"],
             r["settled_offset"],
             r["opened"],
-            duration(r["age_s"]),
+            duration(r["age_s"]) if r["age_s"] is not None else "never applied",
             r["halted"] or None,
         )
         for r in rows
@@ -154,7 +154,7 @@ def _lag_row(partition: str, end: int, header: Header) -> dict[str, Any]:
         "lag": max(0, end - header.applied_offset),
         "opened": header.opened,
         "halted": header.halted,
-        "age_s": round(age_s(header), 3),
+        "age_s": round(age_s(header), 3) if header.seen_ms else None,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -36,6 +37,12 @@ def _question(function: F) -> F:
             metavar="FILE|-",
             help="The state to be restored, as text that holds its token; the token must be the checkpoint's own.",
         ),
+        click.option(
+            "--plan-out",
+            type=click.Path(dir_okay=False, writable=True, path_type=Path),
+            metavar="FILE",
+            help="Where to write the plan that undoes what is in the way, for `fencepost compensate`.",
+        ),
         click.option("--branch", "branch_id", metavar="BRANCH", default="", help="By default the checkpoint's own."),
         click.option(
             "--policy",
@@ -66,7 +73,14 @@ def rollback() -> None:
 @_question
 @click.pass_obj
 def preview(
-    app: App, *, agent_id: str, checkpoint_id: str, policy: str, branch_id: str, restored: IO[str] | None
+    app: App,
+    *,
+    agent_id: str,
+    checkpoint_id: str,
+    policy: str,
+    branch_id: str,
+    restored: IO[str] | None,
+    plan_out: Path | None,
 ) -> None:
     """Say what a rollback would cross, and what a replay would do; changes nothing and fences nobody."""
     text = _text_of(restored)
@@ -74,7 +88,7 @@ def preview(
         verdict = ledger.preview_rollback(
             agent_id, checkpoint=checkpoint_id, policy=policy, branch=branch_id, restored=text
         )
-    _answer(app, verdict)
+    _answer(app, verdict, plan_out)
 
 
 @rollback.command(
@@ -96,6 +110,7 @@ def authorize(
     policy: str,
     branch_id: str,
     restored: IO[str] | None,
+    plan_out: Path | None,
     by: str,
     evidence: str,
 ) -> None:
@@ -105,7 +120,7 @@ def authorize(
         verdict = ledger.authorize_rollback(
             agent_id, checkpoint=checkpoint_id, policy=policy, branch=branch_id, restored=text, by=by, evidence=evidence
         )
-    _answer(app, verdict)
+    _answer(app, verdict, plan_out)
 
 
 @rollback.command(
@@ -162,8 +177,11 @@ def _text_of(restored: IO[str] | None) -> str:
     return "" if restored is None else restored.read() or " "
 
 
-def _answer(app: App, verdict: Verdict) -> None:
+def _answer(app: App, verdict: Verdict, plan_out: Path | None) -> None:
+    from .cli_compensate import write_plan  # noqa: PLC0415 - only here
+
     app.out.data(verdict.to_dict(), lambda: _show(app.out, verdict))
+    write_plan(app.out, verdict.plan, plan_out)
     if verdict.fenced:
         app.out.note("The branch is fenced: its session is over. Open the next one in code.")
     if verdict.plan is not None:

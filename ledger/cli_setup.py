@@ -41,6 +41,7 @@ _WIDTH = 120
 def init(app: App, partitions: int | None, development: bool) -> None:
     """Create the ledger, or leave it as it is, and print its id."""
     from .setup import initialise  # noqa: PLC0415 - takes its time
+    from .stores import said  # noqa: PLC0415 - takes its time
 
     location = app.location()
     if location.scheme == "sqlite" and (partitions or development):
@@ -56,7 +57,7 @@ def init(app: App, partitions: int | None, development: bool) -> None:
     app.out.data(payload, lambda: app.out.text(ledger_id))
     app.out.note(f"The ledger is at {app.shown_url()}.")
     for check in warnings:
-        warn(f"Warning: {check.name} is {check.found}; it should be {check.wanted}.")
+        warn(f"Warning: {said(check)}.")
     if location.scheme != "sqlite":
         app.out.note("Keep a projector running: fencepost projector run")
 
@@ -228,7 +229,7 @@ async def partition_status(engine: Engine, partition: Partition, problems: list[
         "trusted": trusted,
         "halted": header.halted,
         "debts": len(debts),
-        "age_s": round(age_s(header), 3),
+        "age_s": round(age_s(header), 3) if header.seen_ms else None,
     }
 
 
@@ -286,7 +287,7 @@ def show_partitions(app: App, partitions: Sequence[dict[str, Any]]) -> None:
             p["settled_offset"],
             p["debts"],
             p["opened"],
-            duration(p["age_s"]),
+            duration(p["age_s"]) if p["age_s"] is not None else "never applied",
             p["halted"] or None,
         )
         for p in partitions

@@ -12,6 +12,7 @@ import click
 
 from .cli_app import App
 from .cli_commands import Command
+from .cli_given import decoded
 from .cli_output import shortened
 from .errors import FencepostError
 
@@ -102,7 +103,7 @@ def import_(app: App, file: IO[str], partitions: int, development: bool) -> None
     """Bring an export into a ledger that is created for it, under the next log generation."""
     from .facade import Ledger  # noqa: PLC0415 - takes its time
 
-    with app.out.progress("import") as bar:
+    with app.out.progress("import") as bar, decoded(file, "FILE"):
         keys = Ledger.import_(app.url, file, partitions=partitions, development=development, progress=bar)
     url = app.shown_url()
     payload = {"schema": "fencepost.import.v1", "url": url, "keys": keys}

@@ -27,7 +27,7 @@ def drop_manifest(dropped: Iterable[DroppedItem], field: str = "dropped") -> tup
 
     Raises InvalidArgumentError naming `field`.
     """
-    if isinstance(dropped, (str, bytes, Dropped)):
+    if isinstance(dropped, (str, bytes, Dropped)) or not isinstance(dropped, Iterable):
         raise _unusable(field, dropped)
     found: dict[str, Dropped] = {}
     for item in dropped:

@@ -46,7 +46,7 @@ async def record(
     digest = text_digest(require_text("summary", summary), "summary")
     generation = state.generation + 1 if generation is None else generation
     require_generation(generation)
-    engine = state.engine
+    engine, owned = state.engine, state.open_operations()
     async with state.turn:
         await state.drain()
         here = Point(state.epoch, state.sequence.last)
@@ -61,11 +61,13 @@ async def record(
             watermark=mark.token,
             dropped=manifest,
             kept=kept,
-            owned=state.open_operations(),
+            owned=owned,
             summary_digest=digest,
         )
         compaction = _recorded(view.context, fact) or await _publish(state, fact, view.context, deadline)
         state.generation = max(state.generation, compaction.generation)
+        if mark.epoch == state.epoch:
+            state.marked = max(state.marked, mark.seq)
         return compaction
 
 
@@ -138,13 +140,16 @@ async def _known_op_ids(state: SessionState, summary: str) -> set[str]:
 async def watermark(state: SessionState) -> Watermark:
     """The watermark of now: all that this session has written so far is known to it. Its token is for a summary.
 
+    It stands before what was done by a call that has not returned, unless a checkpoint stands there already, which
+    names that as open.
+
     Raises FencedError if the session is over, and what its background publishing raised.
     """
     state.require_live()
+    seq = state.known_seq()
     async with state.turn:
-        seq = state.sequence.last
         await state.drain()
-        return state.mark(seq)
+        return state.mark(max(seq, state.marked))
 
 
 async def latest_checkpoint(engine: Engine, agent_id: str, branch_id: str) -> Checkpoint | None:

@@ -106,7 +106,8 @@ class CompensationCalls(_Compensating):
         """Carry a plan out, or go on with it: each inverse runs at most once, however often this is called.
 
         Args:
-            approved_by: approves the plan, if nobody has yet; as `approve_plan`, with its evidence and losses.
+            approved_by: who runs it, which is recorded; approves the plan as well, if nobody has yet: as
+                `approve_plan`, with its evidence and losses.
 
         Raises CompensationBlockedError, OperationInDoubtError, and others: see `compensations.compensate`.
         """

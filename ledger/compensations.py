@@ -40,13 +40,15 @@ from .errors import (
     OperationBeingUndoneError,
     OperationInDoubtError,
     RecordTooLargeError,
+    StaleProjectionError,
     VersionMovedError,
+    moved,
 )
 from .facts import EffectClass, EffectFact, EffectKind
 from .identity import canonical, check_id, digest
 from .manifests import ManifestVerdict
 from .operations import Operation, Status, compensation_op_id
-from .planning import COMPENSATING_AGENT
+from .planning import runner_of
 from .plans import Plan, Step
 from .resolutions import OpenOperation, ProbeAnswer
 from .sessions import SessionState
@@ -60,7 +62,11 @@ RELIED_ON = "RELIED_ON"
 
 @dataclass(slots=True)
 class _Run:
-    """One run of a plan."""
+    """One run of a plan.
+
+    Attributes:
+        runner: who runs it, as the reason of its facts says it; their `by` is who approved it.
+    """
 
     engine: Engine
     plan: Plan
@@ -68,6 +74,7 @@ class _Run:
     compensators: Compensators
     probes: dict[str, Probe]
     session: SessionState
+    runner: str = ""
     done: list[Undone] = field(default_factory=list)
 
     def blocked(self, step: Step, verdict: str, why: str, next_step: str) -> CompensationBlockedError:
@@ -116,20 +123,24 @@ async def compensate(
     compensators.require(plan)
     views = await plan_checks.require_current(engine, plan)
     await _require_unchanged(engine, plan, compensators)
+    runner = _runner(orders)
     approval = await _approved(engine, plan, orders)
     if all(view.operation.round > step.round for view, step in zip(views, plan.steps, strict=True)):
         steps = [await _undone_before(engine, step, v.operation) for v, step in zip(views, plan.steps, strict=True)]
         return CompensationReport(plan=plan, approval=approval, steps=tuple(steps))
-    session = await opening.open_session(
-        engine, COMPENSATING_AGENT + plan.agent_id, plan.digest[:16], scope=plan.digest
-    )
-    run = _Run(engine, plan, approval, compensators, probes, session)
+    session = await opening.open_session(engine, *runner_of(plan.agent_id, plan.digest), scope=plan.digest)
+    run = _Run(engine, plan, approval, compensators, probes, session, runner)
     try:
         for step in plan.steps:
             run.done.append(await _undo(run, step))
     finally:
         await sessions.close_session(session)
     return CompensationReport(plan=plan, approval=approval, steps=tuple(run.done))
+
+
+def _runner(orders: Orders) -> str:
+    """Who runs the plan, as its facts say it beside who approved it; "" if nobody was named."""
+    return f"run by {check_id('approved_by', orders.approved_by, limit=200)}" if orders.approved_by else ""
 
 
 async def _approved(engine: Engine, plan: Plan, orders: Orders) -> Approval:
@@ -240,7 +251,7 @@ async def _begin_undo(run: _Run, step: Step, view: OperationView) -> EffectFact:
             size_bytes=size,
             limit_bytes=ROOM_BYTES,
         )
-    fact = run.fact(EffectKind.COMPENSATING, step, engine.new_id(), version=operation.version)
+    fact = run.fact(EffectKind.COMPENSATING, step, engine.new_id(), version=operation.version, reason=run.runner)
     offset = await engine.publish_effect(fact, view.facts)
 
     async def applied() -> tuple[Operation, bool] | None:
@@ -253,7 +264,7 @@ async def _begin_undo(run: _Run, step: Step, view: OperationView) -> EffectFact:
         view.partition, applied, deadline=deadline, beyond=offset, what=f"that {step.op_id} is being undone"
     )
     if not effective:
-        raise plan_checks.moved(step.op_id, step.version, now.version)
+        raise moved(step.op_id, step.version, now.version)
     return fact
 
 
@@ -284,12 +295,12 @@ async def _require_nobody_relies(run: _Run, step: Step, begun: EffectFact) -> No
         await _withdraw(run, step, begun, "what asked for the plan is gone")
         raise
     if relying:
-        await _withdraw(run, step, begun, f"{relying} relies on it")
+        await _withdraw(run, step, begun, f"it is relied on by {relying}")
         raise run.blocked(
             step,
             RELIED_ON,
-            f"{relying} relies on it, and stays",
-            "Leave the effect as it is, or prune that branch first.",
+            f"it is relied on by {relying}, which stays",
+            "Leave the effect as it is, or prune what relies on it first.",
         )
 
 
@@ -319,7 +330,7 @@ async def _run_inverse(run: _Run, step: Step, claim: Claim, begun: EffectFact) -
         await settling.fail(claim, "its undo was withdrawn or taken over")
         if operation.undoing is not None:
             raise _taken_over(step)
-        raise plan_checks.moved(step.op_id, begun.version, operation.version)
+        raise moved(step.op_id, begun.version, operation.version)
     manifest = step.manifest
     try:
         async with asyncio.timeout(run.engine.limits.apply_s):
@@ -336,6 +347,10 @@ async def _run_inverse(run: _Run, step: Step, claim: Claim, begun: EffectFact) -
     args, named = known.arguments(operation, manifest, _key(step, claim))
     try:
         claim.start()
+    except StaleProjectionError as late:
+        await _give_up(run, step, claim, begun, late.message)
+        raise
+    try:
         value = await run.compensators.call(known.function, *args, **named)
     except StateMoved as error:
         await _give_up(run, step, claim, begun, str(error) or "the state was changed since")
@@ -354,6 +369,7 @@ async def _run_inverse(run: _Run, step: Step, claim: Claim, begun: EffectFact) -
             done=[one.op_id for one in run.done],
         ) from error
     await settling.commit(claim, value)
+    claim.returned()
     return value
 
 
@@ -387,7 +403,8 @@ async def _withdraw(run: _Run, step: Step, begun: EffectFact, why: str) -> None:
 
 async def _finish(run: _Run, step: Step, begun: EffectFact) -> None:
     """Step 10."""
-    fact = run.fact(EffectKind.COMPENSATED, step, begun.attempt_id, losses=step.losses, evidence=run.approval.evidence)
+    words: dict[str, Any] = {"losses": step.losses, "evidence": run.approval.evidence, "reason": run.runner}
+    fact = run.fact(EffectKind.COMPENSATED, step, begun.attempt_id, **words)
     await _publish(run, fact, lambda now: now.round > step.round)
 
 

@@ -139,6 +139,24 @@ class Context:
         path = self.agent.path(point)
         return [c for c in self.compactions if c.point.seq <= path.get(c.point.epoch, -1)]
 
+    def open_at(self, point: Point, checkpoint: Checkpoint | None = None) -> dict[Position, frozenset[str]]:
+        """Epoch → operations that were open there, of the sessions on the path of a point.
+
+        Where a path leaves a session at a checkpoint's watermark, the restored state lacks what was open at the
+        checkpoint, though its number is not beyond the watermark.
+
+        Args:
+            checkpoint: the one that stands at the point, if it is to be told from others that stand there.
+        """
+        path = self.agent.path(point)
+        found: dict[Position, frozenset[str]] = {}
+        for one in self.checkpoints.values():
+            if one.mark is not None and one.fact.owned and path.get(one.mark.epoch) == one.mark.seq:
+                found[one.mark.epoch] = found.get(one.mark.epoch, frozenset()) | set(one.fact.owned)
+        if checkpoint is not None:
+            found[point.epoch] = frozenset(checkpoint.fact.owned)
+        return found
+
     def generation_at(self, point: Point) -> int:
         """The generation of the context at a point; 0 before any compaction."""
         newest = max(self.compactions_at(point), key=lambda c: c.point, default=None)

@@ -30,7 +30,7 @@ MAX_DEPENDENCIES = 1_000
 
 def dependencies(items: Iterable[DependencyItem], field: str = "depends_on") -> tuple[Dropped, ...]:
     """The references, each once, with the digests that the caller names. Raises InvalidArgumentError."""
-    if isinstance(items, (str, bytes, Dropped)):
+    if isinstance(items, (str, bytes, Dropped)) or not isinstance(items, Iterable):
         raise _unusable(field, items)
     found: dict[str, Dropped] = {}
     for item in items:

@@ -25,7 +25,7 @@ from .attempt_facts import text
 from .calls import Call
 from .engine import Engine
 from .errors import AlreadyExistsError, DivergenceHeldError, InvalidArgumentError
-from .facts import AgentFact, AgentKind, Crossed
+from .facts import ANY_ROUND, AgentFact, AgentKind, Crossed
 from .identity import check_id, check_op_id, digest
 from .lineage import Agent
 from .operations import Operation, Status
@@ -36,6 +36,8 @@ from .verdicts import Word
 MOST_HELD = 64
 """Held attempts of an agent that are kept in the log at once, as evidence; further ones are held all the same."""
 _TOLD = 5
+_UNDER_WAY_S = 3.0
+"""How long a declaration looks for the word that the attempt is held: it is not waited for where it is left."""
 _ARGUMENTS_CHARS = 500
 
 
@@ -100,6 +102,7 @@ async def admitted(session: SessionState, call: Call) -> Call:
     candidates = sorted(await _standing(engine, rivals))
     if not candidates:
         return call
+    session.refused.add(call.op_id)
     _note_held(session, call, view.agent)
     listed = ", ".join(candidates[:_TOLD]) + (", …" if len(candidates) > _TOLD else "")
     raise DivergenceHeldError(
@@ -140,8 +143,15 @@ async def _standing(engine: Engine, crossed: Iterable[Crossed]) -> set[str]:
         rounds = {effect.op_id: effect.round for effect in effects}
         for start in range(0, len(effects), 500):
             views = await engine.view.operations(partition, [e.op_id for e in effects[start : start + 500]])
-            found |= {v.operation.op_id for v in views if v.operation.round <= rounds[v.operation.op_id]}
+            found |= {v.operation.op_id for v in views if still_crossed(v.operation, rounds[v.operation.op_id])}
     return found
+
+
+def still_crossed(operation: Operation, crossed_round: int) -> bool:
+    """Whether the round that was crossed is not over. One that was not told is over once nothing stands."""
+    if crossed_round == ANY_ROUND:
+        return operation.status is not Status.FREE
+    return operation.round <= crossed_round
 
 
 # -- declaring -------------------------------------------------------------------------
@@ -158,7 +168,7 @@ async def declare(
 ) -> AgentFact:
     """Declare a held attempt: new, or the same as a crossed effect. The fact that counts, from here on for good.
 
-    1. look whether it can be declared at all; 2. publish DIVERGENCE_DECLARED; 3. wait until a
+    1. look whether it is held: on record, or in this session; 2. publish DIVERGENCE_DECLARED; 3. wait until a
     declaration of this op_id is applied: the first in the log counts, whoever made it.
 
     Args:
@@ -166,7 +176,8 @@ async def declare(
         session: whose word it is; an operator's if not given.
 
     Raises:
-        InvalidArgumentError: nothing is held, it is crossed itself, it is no longer free, or `same_as` does not stand.
+        InvalidArgumentError: it is not held (nothing is declared in advance), it is crossed itself, it is no longer
+            free, or `same_as` does not stand.
         AlreadyExistsError: it was declared as something else before.
         NotFoundError: the ledger has never seen the agent. StaleProjectionError: not confirmed in time.
     """
@@ -176,11 +187,14 @@ async def declare(
     if (known := agent.declarations.get(op_id)) is not None:
         return _require_agreement(session, agent, known, wanted)
     crossed = agent.all_crossed if session is None else session.crossed
-    _require_held(agent, crossed, op_id)
+    _require_crossed(agent, crossed, op_id)
+    await _require_free(engine, op_id)
+    agent = await _require_held(engine, agent, op_id, session)
+    if (known := agent.declarations.get(op_id)) is not None:  # meanwhile
+        return _require_agreement(session, agent, known, wanted)
     if same_as is not None:
         await _require_standing(engine, agent, crossed, op_id, same_as)
-    await _require_free(engine, op_id)
-    round_number = crossed[wanted[1]].round if wanted[1] else 1
+    round_number = crossed[wanted[1]].round if wanted[1] else 1  # 0 where no round is told
     said = {"op_id": op_id, "declared_as": wanted[0], "other_op_id": wanted[1], "round": round_number, **word._asdict()}
     offset = await _publish(engine, agent_id, said, session)
 
@@ -236,11 +250,37 @@ def _require_agreement(
     )
 
 
-def _require_held(agent: Agent, crossed: Mapping[str, Crossed], op_id: str) -> None:
+async def _require_held(engine: Engine, agent: Agent, op_id: str, session: SessionState | None) -> Agent:
+    """The agent as it stands once the attempt is known as held, or declared; word of it may be on its way."""
+
+    def held_in(seen: Agent) -> bool:
+        here = session is not None and op_id in session.refused
+        return here or op_id in seen.held or op_id in seen.declarations
+
+    async def told() -> Agent | None:
+        seen = (await engine.view.known_agent(agent.agent_id)).agent
+        return seen if held_in(seen) else None
+
+    if held_in(agent):
+        return agent
+    deadline = engine.clock.monotonic() + min(_UNDER_WAY_S, engine.limits.apply_s)
+    found = await engine.wait_until(engine.view.agents_partition(agent.agent_id), told, deadline=deadline)
+    found = found or await told()  # nothing is refused on a projection that may not be believed
+    if found is None:
+        raise InvalidArgumentError(
+            f"op_id: {op_id} is not held: no call of {agent.agent_id} was refused under this name.",
+            next_step="List what is held with `fencepost rollback held`. Of an agent with more held calls than are "
+            "listed, declare those first, and let it ask for this one again.",
+            field="op_id",
+        )
+    return found
+
+
+def _require_crossed(agent: Agent, crossed: Mapping[str, Crossed], op_id: str) -> None:
     if not crossed:
         raise InvalidArgumentError(
             f"op_id: nothing of {agent.agent_id} is held: no gated rollback has gone back over an effect.",
-            next_step="Declare only what a DivergenceHeldError names.",
+            next_step="Declare only what a DivergenceHeldError, or `fencepost rollback held`, names.",
             field="op_id",
         )
     if op_id in crossed:

@@ -176,7 +176,7 @@ class OperationInFlightError(UndecidedError):
 
 
 class OperationBeingUndoneError(UndecidedError):
-    """An undo of the effect is under way, or was left in the middle."""
+    """An undo of the effect is under way, or was left in the middle. Fields: `op_id`; `inverse` to be settled first."""
 
 
 class OperationInDoubtError(UndecidedError):
@@ -195,6 +195,17 @@ class OperationConflictError(ConflictError):
 
 class VersionMovedError(ConflictError):
     """The operation changed since it was looked at. Fields: `op_id`, `seen`, `current`."""
+
+
+def moved(op_id: str, seen: str, current: str) -> VersionMovedError:
+    """The error for an operation that is not any more what somebody looked at, or made a plan for."""
+    return VersionMovedError(
+        f"operation {op_id} changed: you saw version {seen or '(none)'}, it is {current or '(none)'} now.",
+        next_step="Look at it with `fencepost ops show`, and decide anew; a plan is made anew.",
+        op_id=op_id,
+        seen=seen,
+        current=current,
+    )
 
 
 class AlreadyExistsError(ConflictError):

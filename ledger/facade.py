@@ -25,6 +25,8 @@ from .compensation_faces import AsyncCompensationCalls, CompensationCalls
 from .context_faces import AsyncContextCalls, ContextCalls
 from .contexts import Checkpoint
 from .engine import Engine, Limits, Loop
+from .errors import InvalidArgumentError
+from .identity import check_id
 from .operation_faces import AsyncOperationCalls, OperationCalls
 from .operations import Operation
 from .ports import Store
@@ -81,9 +83,18 @@ class _Base:
 
         The function gets the `Operation` (its `idempotency_key` names the call at the provider)
         and returns a `ProbeAnswer`: COMMITTED, ABSENT, or UNKNOWN.
+
+        Raises InvalidArgumentError for what is no tool's name or no function.
         """
+        check_id("tool", tool, limit=200)
 
         def register(function: P) -> P:
+            if not callable(function):
+                raise InvalidArgumentError(
+                    f"function: must be a function, not {type(function).__name__}.",
+                    next_step="Decorate one that takes an Operation and returns a ProbeAnswer.",
+                    field="function",
+                )
             self._service.probes[tool] = function
             return function
 

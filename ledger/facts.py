@@ -134,9 +134,13 @@ class EffectFact:
     losers: bytes | None = None
 
 
+ANY_ROUND = 0
+"""The round of a crossed effect in a decision that told none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Crossed:
-    """An effect that an authorised rollback goes back over, in the round in which it stood."""
+    """An effect that an authorised rollback goes back over, in the round in which it stood; `ANY_ROUND` if not told."""
 
     op_id: str
     tool: str
@@ -281,8 +285,8 @@ def _decode_agent(data: bytes) -> AgentFact:
     known["epoch"] = _position(values["epoch"])
     for name in ("owned", "reasons", "voided", "kept", "losses"):
         known[name] = tuple(values[name])
-    # A version that told no rounds knew of none but the first.
-    rounds = [*values[_ROUNDS], *[1] * len(values["crossed"])]
+    # The first version wrote no rounds, and crossed effects of any: which it was cannot be told.
+    rounds = [*values[_ROUNDS], *[ANY_ROUND] * len(values["crossed"])]
     known["crossed"] = tuple(Crossed(**c, round=r) for c, r in zip(values["crossed"], rounds, strict=False))
     known["dropped"] = tuple(Dropped(**d) for d in values["dropped"])
     known["obligations"] = tuple(Obligation(**o) for o in values["obligations"])

@@ -17,7 +17,7 @@ reads comes here. The table of DESIGN section 5, first that holds:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .errors import ManifestError
@@ -25,9 +25,9 @@ from .facts import AgentFact, EffectClass
 from .lineage import ROOT, Agent, abandons, descendants, on_path
 from .manifests import ManifestVerdict
 from .operations import Operation, Status, skips_confirmation
-from .plans import Plan, Step, ordered, step_of
+from .plans import Plan, Step, ordered
 from .positions import NOWHERE, Position
-from .reliance import left_behind
+from .reliance import Branches, Witness, step_now
 from .verdicts import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
 from .watermarks import Point, Watermark
 
@@ -60,9 +60,12 @@ class Evidence:
         restored_problem: what is wrong with the token in that state ("" if nothing).
         registered: whether the checkpoint is registered at all.
         absorbed: (op_id, round) → the places (epoch, seq) where sessions of the agent absorbed it.
+        open_at: epoch → operations that were open where the checkpoint's path leaves that session: what the
+            session wrote of them is not known to the checkpoint.
         calls: reported calls that did not go through the ledger.
         written: epoch → highest sequence number known of that session.
         state_hashes: op_id → the hash of the state now, where somebody could read it.
+        others: of other agents that adopted one of the operations, whose log is at hand.
     """
 
     ledger_id: str
@@ -75,10 +78,12 @@ class Evidence:
     registered: bool = True
     operations: Sequence[SeenOperation] = ()
     absorbed: Mapping[tuple[str, int], Sequence[Point]] = field(default_factory=dict)
+    open_at: Mapping[Position, Collection[str]] = field(default_factory=dict)
     calls: Sequence[AgentFact] = ()
     written: Mapping[Position, int] = field(default_factory=dict)
     unsafe_keys: Sequence[str] = ()
     state_hashes: Mapping[str, str] = field(default_factory=dict)
+    others: Sequence[Witness] = ()
 
 
 def decide(evidence: Evidence, policy: Policy) -> Verdict:  # noqa: PLR0911 (one row of the table each)
@@ -144,9 +149,11 @@ def _undoable(
     steps: dict[str, Step] = {}
     reasons: list[Reason] = []
     flawed = False
+    witnesses = [Witness.of(evidence.agent, evidence.absorbed), *evidence.others]
+    leaving = _leaving(evidence)
     for seen in in_the_way:
         plain = _effect_reason(evidence, seen, unknown)
-        step, flaw = _undo_of(evidence, seen, plain)
+        step, flaw = _undo_of(seen.operation, witnesses, plain, leaving=leaving)
         if step is not None:
             steps[step.op_id] = step
         flawed = flawed or flaw is not None
@@ -154,19 +161,19 @@ def _undoable(
     return steps, reasons if flawed else []
 
 
-def _undo_of(evidence: Evidence, seen: SeenOperation, plain: Reason) -> tuple[Step | None, Reason | None]:
+def _undo_of(
+    operation: Operation, witnesses: Sequence[Witness], plain: Reason, *, leaving: Branches
+) -> tuple[Step | None, Reason | None]:
     """The step that undoes an effect, or why there is none."""
-    operation = seen.operation
     try:
-        step = step_of(operation, leaving=_leaving(evidence) | left_behind(evidence.agent, operation))
+        step = step_now(operation, witnesses, leaving=leaving)
     except ManifestError as error:
         adopted = error.details.get("field") == "adopted_by"
         kind = ReasonKind.EFFECT_ADOPTED if adopted else plain.kind
         why = f"; {error.message.rstrip('.')}" if adopted or operation.sealed_manifest else ""
         return None, Reason(kind, f"{plain.text}{why}", plain.effect)
-    done_by = operation.owner.intent if operation.owner else operation.settled
-    if done_by is not None and (done_by.agent_id, done_by.branch_id) not in _leaving(evidence):
-        why = f"{plain.text}; branch {done_by.branch_id} did it, and stays"
+    if operation.done_by is not None and operation.done_by_branch not in leaving:
+        why = f"{plain.text}; branch {operation.done_by.branch_id} did it, and stays"
         return None, Reason(ReasonKind.EFFECT_ADOPTED, why, plain.effect)
     return step, None
 
@@ -185,7 +192,7 @@ def _overwrites(evidence: Evidence, plan: Plan, crossed: Sequence[Blocker]) -> l
     ]
 
 
-def _leaving(evidence: Evidence) -> frozenset[tuple[str, str]]:
+def _leaving(evidence: Evidence) -> Branches:
     """The branches that going back leaves behind: what they rely on need not stand."""
     agent = evidence.agent
     branch = agent.branches[evidence.branch_id]
@@ -224,7 +231,8 @@ def unknown_effects(evidence: Evidence) -> list[SeenOperation]:
 
     An effect is an operation that an attempt of this agent owns or settled, or whose facts
     cannot be trusted, or that an attempt of this agent carried out although it could not be
-    granted. It is known iff the fact that settled or absorbed it stands on the checkpoint's path.
+    granted. It is known iff the fact that settled or absorbed it stands on the checkpoint's path, and
+    it was not open there at the checkpoint: then its call had not returned, and the state lacks it.
     """
     path = _path(evidence)
     found = [
@@ -286,11 +294,10 @@ def _known(evidence: Evidence, seen: SeenOperation, path: Mapping[Position, int]
         return False
     agent = evidence.agent
     settled = op.settled
-    own = settled is not None and settled.agent_id == agent.agent_id
-    if own and settled is not None and agent.knows(path, settled.epoch, settled.seq):
-        return True
-    places = evidence.absorbed.get((op.op_id, op.round), ())
-    return any(agent.knows(path, place.epoch, place.seq) for place in places)
+    places = [*evidence.absorbed.get((op.op_id, op.round), ())]
+    if settled is not None and settled.agent_id == agent.agent_id:
+        places.append(Point(settled.epoch, settled.seq))
+    return any(agent.knows(path, *place) and op.op_id not in evidence.open_at.get(place.epoch, ()) for place in places)
 
 
 def _unreadable(evidence: Evidence) -> Reason:

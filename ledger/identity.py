@@ -15,7 +15,7 @@ import hashlib
 import math
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from enum import Enum
 from string import Formatter
@@ -167,14 +167,48 @@ def keyed_op_id(*, tool: str, key: str, occurrence: int = 1) -> str:
     return f"{tool}:{key}{repeat}"
 
 
-def run_bound(names: Iterable[str]) -> list[str]:
-    """Those of the argument names that a framework usually makes anew with each run, thread, or call."""
-    return [name for name in names if name.replace("_", "").casefold() in _RUN_BOUND]
+def run_bound(identity: Iterable[str] | Mapping[str, Any]) -> list[str]:
+    """Those of the argument names that a model or framework usually makes anew with each run, call, or retry.
+
+    Given the values as well, the keys within them are looked at too, at most eight levels down. One of
+    these is told as `argument.key`, without what lies between: that may be a secret.
+    """
+    names = [name for name in identity if _is_run_bound(name)]
+    if isinstance(identity, Mapping):
+        names += [
+            f"{name}.{key}" for name, value in identity.items() for key in _keys_within(value, 8) if _is_run_bound(key)
+        ]
+    return list(dict.fromkeys(names))
+
+
+def _is_run_bound(name: object) -> bool:
+    return isinstance(name, str) and name.replace("_", "").replace("-", "").casefold() in _RUN_BOUND
+
+
+def _keys_within(value: Any, levels: int) -> Iterator[str]:
+    """The keys of mappings, dataclasses, and models, and those of what they hold."""
+    if not levels or value is None or isinstance(value, (str, bytes, int, float)):
+        return
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    elif hasattr(value, "model_dump"):
+        value = value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        yield from (key for key in value if isinstance(key, str))
+        value = list(value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            yield from _keys_within(item, levels - 1)
 
 
 _RUN_BOUND = frozenset(
-    {"threadid", "checkpointid", "checkpointns", "toolcallid", "tooluseid", "runid", "traceid", "spanid"}
-)
+    {
+        "attempt", "attemptnumber", "callid", "checkpointid", "checkpointns", "correlationid", "idempotencykey",
+        "idempotencytoken", "messageid", "nonce", "requestid", "retry", "retrycount", "runid", "spanid", "threadid",
+        "timestamp", "toolcallid", "tooluseid", "traceid", "uuid",
+    }
+)  # fmt: skip
+"""Without `_` and `-`, in lower case."""
 
 
 def template_names(template: str) -> set[str]:

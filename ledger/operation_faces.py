@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from .divergence import HeldAttempt
 from .listing import Wanted, batched
 from .service import Service
-from .view import OperationView
+from .view import OperationView, ReportedFact
 
 T = TypeVar("T")
 
@@ -58,6 +58,23 @@ class OperationCalls:
         """
         self._call(self._service.declare(agent, op_id, same_as=same_as, by=by, evidence=evidence))
 
+    def acknowledge_call(self, agent: str, session: str, seq: int, *, by: str, evidence: str) -> None:
+        """Take note of a reported call, which carries no op id and so can neither be adopted nor undone.
+
+        From then on it is no obligation of a pruned branch and no reason against a rollback: whoever
+        acknowledges it answers for what going back over it does. A resume still tells of it.
+
+        Args:
+            session, seq: of the call, as `reported_calls` and `fencepost agents show` tell them.
+
+        Raises NotFoundError, StaleProjectionError; the first word counts, and saying it again is safe.
+        """
+        self._call(self._service.acknowledge_call(agent, session, seq, by=by, evidence=evidence))
+
+    def reported_calls(self, agent: str) -> list[ReportedFact]:
+        """The reported calls of an agent, each with the word that acknowledges it (None without one)."""
+        return self._call(self._service.reported_calls(agent))
+
     def held(self, agent: str) -> list[HeldAttempt]:
         """Attempts of this agent that are held after a gated rollback until they are declared, oldest first."""
         return self._call(self._service.held(agent))
@@ -93,6 +110,14 @@ class AsyncOperationCalls:
     async def declare(self, agent: str, op_id: str, *, same_as: str | None = None, by: str, evidence: str) -> None:
         """See `OperationCalls.declare`."""
         await self._call(self._service.declare(agent, op_id, same_as=same_as, by=by, evidence=evidence))
+
+    async def acknowledge_call(self, agent: str, session: str, seq: int, *, by: str, evidence: str) -> None:
+        """See `OperationCalls.acknowledge_call`."""
+        await self._call(self._service.acknowledge_call(agent, session, seq, by=by, evidence=evidence))
+
+    async def reported_calls(self, agent: str) -> list[ReportedFact]:
+        """See `OperationCalls.reported_calls`."""
+        return await self._call(self._service.reported_calls(agent))
 
     async def held(self, agent: str) -> list[HeldAttempt]:
         """See `OperationCalls.held`."""

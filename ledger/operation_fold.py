@@ -19,7 +19,9 @@ one ordered pass over it. The rules, as `_take` applies them:
     COMPENSATION_WITHDRAWN  that undo certainly changed nothing: the op is committed as before.
     COMPENSATED ends the round; the next takes only intents that name it.
     SUMMARISED stands for attempts that never owned the op (`losers.py`).
-    anything else makes the op unsafe.
+    REJECTED   says that the intent which it names never owns the op, and nothing else.
+    any other kind makes the op unsafe. Only a resolution ends that, and an outcome or the end of an undo
+    that is told meanwhile moves the version, so that nobody resolves it without having seen that.
 """
 
 from __future__ import annotations
@@ -131,6 +133,7 @@ def _committed(op: Operation, position: Position, fact: EffectFact) -> None:
         attempt.state = AttemptState.COMMITTED
         if op.settled is not None and op.settled.result is None and _seals_no_less(fact, op.settled):
             op.settled, op.settled_at = fact, position
+            op.version = str(position)
     else:
         _late_commit(op, position, fact, attempt)
 
@@ -181,7 +184,11 @@ def _failed(op: Operation, position: Position, fact: EffectFact) -> None:
         _anomaly(op, position, fact, "failed after it had committed")
         return
     attempt.outcome, attempt.outcome_position = fact, position
-    if op.owner is attempt and op.status in {Status.OWNED, Status.IN_DOUBT}:
+    if op.owner is attempt and op.stands:
+        _anomaly(op, position, fact, "failed although a resolution says that it is committed")
+    elif op.owner is attempt and op.status is Status.UNSAFE:
+        op.version = str(position)
+    elif op.owner is attempt and op.status in {Status.OWNED, Status.IN_DOUBT}:
         op.owner = None
         _change(op, Status.FREE, position)
     attempt.state = AttemptState.FAILED
@@ -189,6 +196,9 @@ def _failed(op: Operation, position: Position, fact: EffectFact) -> None:
 
 def _in_doubt(op: Operation, position: Position, fact: EffectFact) -> None:
     attempt = op.attempts.get(fact.attempt_id)
+    if attempt is not None and attempt.state is AttemptState.OVERRULED:
+        _anomaly(op, position, fact, "in doubt after it had been resolved as absent")
+        return
     if attempt is None or op.owner is not attempt or op.status is not Status.OWNED:
         return
     attempt.outcome, attempt.outcome_position = fact, position
@@ -276,7 +286,8 @@ def _compensating(op: Operation, position: Position, fact: EffectFact) -> None:
     if any(u.fact.attempt_id == fact.attempt_id for u in op.undoings):
         return
     under_way = op.undoing.plan_digest if op.undoing is not None else ""
-    free = op.status is Status.COMMITTED or (under_way and fact.plan_digest == under_way)
+    taken_over = op.status is Status.COMPENSATING and under_way and fact.plan_digest == under_way
+    free = op.status is Status.COMMITTED or taken_over
     effective = bool(free) and fact.round == op.round and fact.version == op.version
     op.undoings.append(Undoing(position, fact, effective))
     if effective:
@@ -285,13 +296,19 @@ def _compensating(op: Operation, position: Position, fact: EffectFact) -> None:
 
 
 def _undo_withdrawn(op: Operation, position: Position, fact: EffectFact) -> None:
-    if op.undoing is not None and op.undoing.attempt_id == fact.attempt_id:
+    if op.undoing is None or op.undoing.attempt_id != fact.attempt_id:
+        return
+    if op.status is Status.COMPENSATING:
         _not_undone(op, position, fact)
+    else:  # unsafe it stays, until somebody has looked
+        op.undoing, op.version = None, str(position)
 
 
 def _compensated(op: Operation, position: Position, fact: EffectFact) -> None:
     if op.stands and fact.round == op.round:
         _end_round(op, position, fact)
+    elif op.status is Status.UNSAFE and fact.round == op.round:  # who resolves it must have seen it
+        op.version = str(position)
 
 
 def _summarised(op: Operation, position: Position, fact: EffectFact) -> None:
@@ -313,6 +330,7 @@ _RESOLUTIONS: dict[tuple[Status, Outcome], Rule] = {
     (Status.IN_DOUBT, Outcome.ABSENT): _resolve_absent,
     (Status.UNSAFE, Outcome.COMMITTED): _resolve_committed,
     (Status.UNSAFE, Outcome.ABSENT): _resolve_absent,
+    (Status.UNSAFE, Outcome.COMPENSATED): _end_round,
     (Status.COMMITTED, Outcome.COMMITTED): _affirm,
     (Status.COMMITTED, Outcome.COMPENSATED): _end_round,
     (Status.COMPENSATING, Outcome.COMMITTED): _not_undone,

@@ -104,7 +104,9 @@ class Operation:
         owner: the attempt that owns or settled it; None while free.
         settled: the fact that settled the present round, and `settled_at` its position.
         voids: how many idempotency keys of this round a probe has voided.
-        version: names the last change of status; a resolution must quote it.
+        version: names the last fact that changed what a decision about the operation rests on: its status,
+            an anomaly, an adoption, an affirmation, what settled it, or what an unsafe one was told
+            since. A resolution, an undo, and an operator's adoption must quote it.
         flagged: it was settled by a late commit of an attempt that was not the owner.
         adoptions: who relies on the effect of the present round beside the branch that committed it.
         undoing: the undo that is under way, while the status is COMPENSATING.
@@ -165,6 +167,17 @@ class Operation:
         """Content digests of all attempts, in log order, without repeats."""
         digests = [a.intent.content_digest for a in self.attempts.values() if a.intent.content_digest]
         return tuple(dict.fromkeys(digests))
+
+    @property
+    def done_by(self) -> EffectFact | None:
+        """The fact that tells which branch made the effect of this round; None while nobody has."""
+        return self.owner.intent if self.owner else self.settled
+
+    @property
+    def done_by_branch(self) -> tuple[str, str]:
+        """(agent_id, branch_id) of the branch that made the effect of this round; empty while nobody has."""
+        fact = self.done_by
+        return (fact.agent_id, fact.branch_id) if fact else ("", "")
 
     @property
     def stands(self) -> bool:

@@ -12,14 +12,15 @@ from .errors import (
     OperationBeingUndoneError,
     OperationInDoubtError,
     VersionMovedError,
+    moved,
 )
 from .facts import EffectKind, decode_effect
 from .lineage import Agent, Rollback, descendants
 from .operations import Operation, Status
-from .plans import Plan, Step, ordered, step_of, who
-from .pruning import pruned_elsewhere
-from .reliance import Branches, left_behind
+from .plans import Plan, Step, ordered
+from .reliance import Branches, relied_on_by, step_now
 from .view import OperationView
+from .witnesses import witnesses_of
 
 
 async def require_current(engine: Engine, plan: Plan) -> list[OperationView]:
@@ -69,6 +70,13 @@ async def require_step(engine: Engine, plan: Plan, step: Step, view: OperationVi
         )
     if operation.round != step.round or not operation.stands:
         raise moved(step.op_id, step.version, operation.version)
+    if operation.done_by_branch[0] != plan.agent_id:
+        raise ManifestError(
+            f"plan: it is of {plan.agent_id}, and {step.op_id} was not done by that agent.",
+            next_step="Make the plan anew with `ledger.plan_compensation(…)`.",
+            field="plan",
+            op_id=step.op_id,
+        )
     if operation.status is Status.COMMITTED:
         await _require_as_planned(engine, plan, step, view)
     elif operation.settled is None or operation.settled.manifest_digest != step.manifest.digest:
@@ -80,19 +88,9 @@ async def _require_as_planned(engine: Engine, plan: Plan, step: Step, view: Oper
     if operation.version != step.version and not _withdrawn_by(view, plan):
         raise moved(step.op_id, step.version, operation.version)
     agent = (await engine.view.known_agent(plan.agent_id)).agent
-    now = await step_now(engine, agent, operation, leaving=leaving(agent, plan))
+    now = step_now(operation, await witnesses_of(engine, agent, [operation]), leaving=leaving(agent, plan))
     if (now.manifest, now.adopted_by) != (step.manifest, step.adopted_by):
         raise _other_manifest(step)
-
-
-async def step_now(engine: Engine, agent: Agent, operation: Operation, *, leaving: Branches = frozenset()) -> Step:
-    """How an operation of this agent is undone, as things stand. Raises ManifestError, as `plans.step_of`.
-
-    Args:
-        leaving: branches that go away with what asks for it; those that are gone already need not be named.
-    """
-    elsewhere = await pruned_elsewhere(engine, agent.agent_id, [operation])
-    return step_of(operation, leaving=leaving | left_behind(agent, operation, elsewhere=elsewhere))
 
 
 def _withdrawn_by(view: OperationView, plan: Plan) -> bool:
@@ -111,18 +109,6 @@ def _other_manifest(step: Step) -> ManifestError:
         next_step="Make the plan anew with `ledger.plan_compensation(…)`, and have that approved.",
         field="manifest",
         op_id=step.op_id,
-    )
-
-
-def moved(op_id: str, seen: str, current: str) -> VersionMovedError:
-    """The error for an operation that is not any more what the plan was made for."""
-    return VersionMovedError(
-        f"operation {op_id} changed since the plan was made: it was at {seen or '(none)'}, it is at "
-        f"{current or '(none)'} now. It was not undone.",
-        next_step="See `fencepost ops show`, and make another plan.",
-        op_id=op_id,
-        seen=seen,
-        current=current,
     )
 
 
@@ -175,7 +161,7 @@ def _touches(one: Rollback, other: Rollback) -> bool:
     return bool(set(one.branches) & set(other.branches))
 
 
-def leaving(agent: Agent, plan: Plan) -> frozenset[tuple[str, str]]:
+def leaving(agent: Agent, plan: Plan) -> Branches:
     """(agent_id, branch_id) of the branches that are closed, or go away with what asked for the plan."""
     gone = {name for name, branch in agent.branches.items() if branch.forbidden}
     rollback = agent.rollbacks.get(plan.cause_id) if plan.cause == "rollback" else None
@@ -183,18 +169,11 @@ def leaving(agent: Agent, plan: Plan) -> frozenset[tuple[str, str]]:
 
 
 async def relying(engine: Engine, plan: Plan, step: Step) -> str:
-    """Who stays and has taken the effect over from another branch ("" if nobody); read once its undo has begun.
+    """Who stays and relies on the effect ("" if nobody); read once its undo has begun.
 
     Only the first branch of an agent says so in the operation's own history; the others in their agent's log.
     """
     operation, _ = await engine.view.folded(step.op_id)
-    done_by = operation.owner.intent if operation.owner else operation.settled
-    own = {(done_by.agent_id, done_by.branch_id)} if done_by else set()
-    for agent_id in sorted({plan.agent_id, *(a.fact.agent_id for a in operation.adoptions if not a.fact.by)}):
-        agent = (await engine.view.agent(agent_id)).agent
-        places = (await engine.view.absorbed(agent_id)).get((step.op_id, step.round), ())
-        gone = leaving(agent, plan) | own
-        staying = {(agent_id, agent.branch_of(point)) for point in places if not agent.is_abandoned(point)}
-        for found in sorted(staying - gone - {(agent_id, "")}):
-            return who(*found)
-    return ""
+    agent = (await engine.view.agent(plan.agent_id)).agent
+    witnesses = await witnesses_of(engine, agent, [operation])
+    return ", ".join(relied_on_by(operation, witnesses, leaving=leaving(agent, plan)))

@@ -13,14 +13,20 @@ from .compensators import Compensators
 from .engine import Engine
 from .errors import InvalidArgumentError, ManifestError, NotFoundError
 from .identity import check_op_id
-from .lineage import Agent
 from .operations import Operation, Status, compensation_op_id
 from .plans import Plan, Step, ordered
+from .reliance import Witness, relied_on_by, step_now
 from .verdicts import Policy, ReasonKind
 from .view import OperationView
+from .witnesses import witnesses_of
 
 COMPENSATING_AGENT = "compensation:"
 """What the names of agents that carry plans out begin with."""
+
+
+def runner_of(agent_id: str, plan_digest: str) -> tuple[str, str]:
+    """(agent_id, branch_id) of what carries a plan out: all runs of it speak for this branch, and fence each other."""
+    return COMPENSATING_AGENT + agent_id, plan_digest[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,7 @@ async def plan_operations(engine: Engine, op_ids: Sequence[str]) -> Plan:
             next_step="List what can be undone with `fencepost compensate list`.",
             field="op_ids",
         )
-    places = {_done_by(view.operation) for view in views}
+    places = {view.operation.done_by_branch for view in views}
     agents = {agent for agent, _ in places}
     if len(agents) != 1:
         raise InvalidArgumentError(
@@ -123,7 +129,8 @@ async def plan_operations(engine: Engine, op_ids: Sequence[str]) -> Plan:
             field="op_ids",
         )
     agent = (await engine.view.agent(next(iter(agents)))).agent
-    steps = {view.operation.op_id: await _step(engine, agent, view) for view in views}
+    witnesses = await witnesses_of(engine, agent, [view.operation for view in views])
+    steps = {view.operation.op_id: _step(view, witnesses) for view in views}
     return Plan(
         ledger_id=engine.ledger_id,
         agent_id=agent.agent_id,
@@ -144,7 +151,7 @@ async def _settled_views(engine: Engine, op_ids: Sequence[str]) -> list[Operatio
         await asyncio.sleep(0.05)
 
 
-async def _step(engine: Engine, agent: Agent, view: OperationView) -> Step:
+def _step(view: OperationView, witnesses: Sequence[Witness]) -> Step:
     if view.seen.unsafe:
         raise ManifestError(
             f"operation {view.operation.op_id} cannot be decided: {view.seen.unsafe}.",
@@ -152,12 +159,7 @@ async def _step(engine: Engine, agent: Agent, view: OperationView) -> Step:
             field="manifest",
             op_id=view.operation.op_id,
         )
-    return await plan_checks.step_now(engine, agent, view.operation)
-
-
-def _done_by(operation: Operation) -> tuple[str, str]:
-    fact = operation.owner.intent if operation.owner else operation.settled
-    return (fact.agent_id, fact.branch_id) if fact else ("", "")
+    return step_now(view.operation, witnesses)
 
 
 async def plan_checkpoint(engine: Engine, agent_id: str, checkpoint_id: str, *, branch_id: str = "") -> Plan:
@@ -166,7 +168,7 @@ async def plan_checkpoint(engine: Engine, agent_id: str, checkpoint_id: str, *, 
     Raises:
         UnsafeRollbackError: they cannot all be undone; its verdict says why.
         InvalidArgumentError: there is nothing to undo.
-        ManifestError: a branch that stays relies on one of them.
+        ManifestError: another branch relies on one of them, be it one that a rollback would leave behind.
     """
     patience = engine.clock.monotonic() + rollbacks.UNDER_WAY_S
     while True:  # an effect that looks owned: its outcome may be written and not applied yet
@@ -182,15 +184,8 @@ async def plan_checkpoint(engine: Engine, agent_id: str, checkpoint_id: str, *, 
             next_step="Authorise the rollback.",
             field="checkpoint",
         )
-    for step in verdict.plan.steps:
-        if step.adopted_by:
-            raise ManifestError(
-                f"operation {step.op_id} is relied on by {', '.join(step.adopted_by)}, which only a rollback ends.",
-                next_step="Authorise the rollback, and carry out the plan of that verdict.",
-                field="adopted_by",
-                op_id=step.op_id,
-            )
     plan = verdict.plan
+    await _require_nobody_relies(engine, plan)
     return Plan(
         ledger_id=plan.ledger_id,
         agent_id=plan.agent_id,
@@ -201,24 +196,41 @@ async def plan_checkpoint(engine: Engine, agent_id: str, checkpoint_id: str, *, 
     )
 
 
+async def _require_nobody_relies(engine: Engine, plan: Plan) -> None:
+    """Raises ManifestError: the plan goes by no rollback, so whoever that would leave behind stays."""
+    agent = (await engine.view.agent(plan.agent_id)).agent
+    operations = [
+        operation for operation, _ in await asyncio.gather(*(engine.view.folded(s.op_id) for s in plan.steps))
+    ]
+    witnesses = await witnesses_of(engine, agent, operations)
+    for operation in operations:
+        if relying := relied_on_by(operation, witnesses):
+            raise ManifestError(
+                f"operation {operation.op_id} is relied on by {', '.join(relying)}, which only a rollback ends.",
+                next_step="Authorise the rollback, and carry out the plan of that verdict.",
+                field="adopted_by",
+                op_id=operation.op_id,
+            )
+
+
 async def standing(engine: Engine, agent_ids: Sequence[str]) -> list[StandingEffect]:
     """The effects of these agents that stand and are not harmless, by op_id; compensations are not effects to undo."""
     found: dict[str, StandingEffect] = {}
     for agent_id in agent_ids:
         agent = (await engine.view.agent(agent_id)).agent
-        for view in await engine.view.agent_operations(agent_id):
-            operation = view.operation
-            compensation = agent_id.startswith(COMPENSATING_AGENT)
-            if operation.stands and not operation.harmless and not compensation and _done_by(operation)[0] == agent_id:
-                found[operation.op_id] = await _standing(engine, agent, view)
+        views = [] if agent_id.startswith(COMPENSATING_AGENT) else await engine.view.agent_operations(agent_id)
+        views = [v for v in views if v.operation.stands and not v.operation.harmless]
+        views = [v for v in views if v.operation.done_by_branch[0] == agent_id]
+        witnesses = await witnesses_of(engine, agent, [v.operation for v in views])
+        found |= {v.operation.op_id: _standing(v, witnesses) for v in views}
     return [found[op_id] for op_id in sorted(found)]
 
 
-async def _standing(engine: Engine, agent: Agent, view: OperationView) -> StandingEffect:
+def _standing(view: OperationView, witnesses: Sequence[Witness]) -> StandingEffect:
     if view.operation.status is Status.COMPENSATING:
         return StandingEffect(view, None, "it is being undone")
     try:
-        return StandingEffect(view, await _step(engine, agent, view))
+        return StandingEffect(view, _step(view, witnesses))
     except ManifestError as error:
         return StandingEffect(view, None, error.message)
 

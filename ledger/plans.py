@@ -29,7 +29,7 @@ class Step:
 
     Attributes:
         version: of the operation, as it was looked at.
-        adopted_by: branches ("agent/branch") that rely on the effect and go away with the plan.
+        adopted_by: branches ("agent/branch") that adopted the effect and do not stand, or go away with the plan.
     """
 
     op_id: str
@@ -127,20 +127,15 @@ class Plan:
 
 
 def load(values: Mapping[str, Any] | str | bytes) -> Plan:
-    """The plan that `to_dict` (or its JSON) gave. Raises InvalidArgumentError for anything changed since."""
-    try:
-        given = json.loads(values) if isinstance(values, (str, bytes)) else values
-        plan = _plan(given)
-        digest = given.get("digest", plan.digest)
-        named = [step.get("manifest_digest") for step in given["steps"]]
-        whole = digest == plan.digest and named == [step.manifest.digest for step in plan.steps]
-    except (ValueError, TypeError, KeyError, AttributeError, rfc8785.CanonicalizationError) as error:
-        raise InvalidArgumentError(
-            f"plan: it cannot be read ({type(error).__name__}: {error}).",
-            next_step="Export it again with `fencepost compensate plan`.",
-            field="plan",
-        ) from error
-    if not whole:
+    """The plan that `to_dict` (or its JSON) gave. Raises InvalidArgumentError for anything changed since.
+
+    The digest must be there, and everything that follows from the other fields must say what follows.
+    """
+    given = parsed(values)
+    plan = _read(given)
+    if "digest" not in given:
+        raise _unreadable("it has no digest, so nobody can tell whether it was changed")
+    if not _same(given, plan.to_dict()):
         raise InvalidArgumentError(
             "plan: its digest does not match its fields: something was changed after it was made.",
             next_step="Export it again with `fencepost compensate plan`, and have that approved.",
@@ -149,9 +144,67 @@ def load(values: Mapping[str, Any] | str | bytes) -> Plan:
     return plan
 
 
+def recorded(data: bytes) -> Plan:
+    """The plan in the bytes that `Plan.data` gave. Whoever holds its digest compares that.
+
+    Raises InvalidArgumentError for what is none.
+    """
+    return _read(parsed(data))
+
+
+def parsed(values: Mapping[str, Any] | str | bytes) -> Mapping[str, Any]:
+    """The object in a text of JSON. Raises InvalidArgumentError for what is none, or names a field twice."""
+    if isinstance(values, Mapping):
+        return values
+    try:
+        found = json.loads(values, object_pairs_hook=_once)
+    except InvalidArgumentError:
+        raise
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _unreadable("it is not JSON") from error
+    if not isinstance(found, dict):
+        raise _unreadable("it is no JSON object")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; readers differ in which of two fields of one name counts, so there may be no two."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _unreadable("it names a field twice")
+    return found
+
+
+def _same(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    try:
+        return rfc8785.dumps(dict(given)) == rfc8785.dumps(dict(wanted))
+    except (rfc8785.CanonicalizationError, RecursionError, ValueError):
+        return False
+
+
+def _read(given: Mapping[str, Any]) -> Plan:
+    """The plan in plain data; fields that follow from others are not looked at. Raises InvalidArgumentError."""
+    try:
+        plan = _plan(given)
+        _ = plan.digest, plan.losses  # a value that has no place in a plan shows here
+    except KeyError as error:
+        raise _unreadable(f"the field {error.args[0]!r} is missing") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise _unreadable(f"it is not in the form {SCHEMA}") from error
+    return plan
+
+
+def _unreadable(why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"plan: it cannot be read: {why}.",
+        next_step="Export it again with `fencepost compensate plan`.",
+        field="plan",
+    )
+
+
 def _plan(given: Mapping[str, Any]) -> Plan:
     if given["schema"] != SCHEMA:
-        raise TypeError(f"schema {given['schema']!r} is not {SCHEMA}")
+        raise TypeError(SCHEMA)
     steps = tuple(
         Step(
             op_id=step["op_id"],
@@ -163,14 +216,19 @@ def _plan(given: Mapping[str, Any]) -> Plan:
         for step in given["steps"]
     )
     names = ("ledger_id", "agent_id", "branch_id", "cause", "checkpoint_id", "cause_id")
-    return Plan(**{name: given[name] for name in names}, steps=steps)
+    plan = Plan(**{name: given[name] for name in names}, steps=steps)
+    texts = [given[name] for name in names] + [text for step in steps for text in (step.op_id, step.version)]
+    if not all(isinstance(text, str) for text in texts) or not all(type(step.round) is int for step in steps):
+        raise TypeError(SCHEMA)
+    return plan
 
 
-def step_of(operation: Operation, *, leaving: frozenset[tuple[str, str]] = frozenset()) -> Step:
+def step_of(operation: Operation, *, relying: Iterable[str] | None = None) -> Step:
     """How a committed operation is undone.
 
     Args:
-        leaving: (agent_id, branch_id) of branches that go away: what they adopted does not stand in the way.
+        relying: who relies on the effect and stays, as `reliance.relied_on_by` tells; None: everybody who
+            adopted it. An operator who adopted it is always among them.
 
     Raises ManifestError: nothing was sealed, it was changed since, it does not cover all, or somebody
     who stays relies on the effect.
@@ -200,10 +258,12 @@ def step_of(operation: Operation, *, leaving: frozenset[tuple[str, str]] = froze
             field="manifest",
             op_id=operation.op_id,
         )
-    relying = tuple(sorted({who(a.fact.agent_id, a.fact.branch_id) for a in operation.adoptions}))
-    staying = [a for a in operation.adoptions if a.fact.by or (a.fact.agent_id, a.fact.branch_id) not in leaving]
+    adopters = {who(a.fact.agent_id, a.fact.branch_id) for a in operation.adoptions}
+    operators = {a.fact.by for a in operation.adoptions if a.fact.by}
+    everybody = (who(a.fact.agent_id, a.fact.branch_id) for a in operation.adoptions if not a.fact.by)
+    staying = operators | set(everybody if relying is None else relying)
     if staying:
-        names = ", ".join(sorted({a.fact.by or who(a.fact.agent_id, a.fact.branch_id) for a in staying}))
+        names = ", ".join(sorted(staying))
         raise ManifestError(
             f"operation {operation.op_id} ({operation.tool}) is relied on by {names}, which stays.",
             next_step="Leave the effect as it is, or prune what relies on it first.",
@@ -215,7 +275,7 @@ def step_of(operation: Operation, *, leaving: frozenset[tuple[str, str]] = froze
         round=operation.round,
         version=operation.version,
         manifest=manifest,
-        adopted_by=relying,
+        adopted_by=tuple(sorted(adopters)),
     )
 
 

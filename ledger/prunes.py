@@ -8,8 +8,8 @@ read is undecided by itself. Of each operation, first that holds:
     2. a repeat of it does no harm: nothing
     3. the branch owns it, in doubt or not: undecided; being undone: undecided
     4. the branch committed it, and
-         a branch that stands adopted or absorbed it, or was forked after it and knows it,
-         or an operator adopted it: adopted
+         the path of another branch that stands knows a place where it was settled, adopted, or
+         absorbed, or an operator adopted it (`reliance.py`): adopted
          it has a sealed, readable manifest: to be compensated
          otherwise: an orphan
     5. the branch committed it in a round that was undone: compensated
@@ -33,7 +33,7 @@ from .operations import Attempt, AttemptState, Operation, Status, skips_confirma
 from .plans import Plan, Step, ordered, step_of
 from .positions import NOWHERE, Position
 from .prune_verdicts import BranchEffect, PruneKind, PruneVerdict
-from .reliance import Branches, left_behind, relied_on_by
+from .reliance import Witness, relied_on_by
 from .watermarks import Point
 
 _NEVER_RAN = frozenset({AttemptState.FAILED, AttemptState.OVERRULED, AttemptState.REJECTED})
@@ -59,7 +59,7 @@ class PruneEvidence:
         operations: at least those that `by_branch` gives for the branch.
         absorbed: (op_id, round) → the places (epoch, seq) where sessions of the agent absorbed it.
         calls: reported calls that did not go through the ledger.
-        pruned_elsewhere: (agent_id, branch_id) of pruned branches of other agents.
+        others: of other agents that adopted one of the operations, whose log is at hand.
     """
 
     ledger_id: str
@@ -69,7 +69,7 @@ class PruneEvidence:
     operations: Sequence[SeenOperation] = ()
     absorbed: Mapping[tuple[str, int], Sequence[Point]] = field(default_factory=dict)
     calls: Sequence[AgentFact] = ()
-    pruned_elsewhere: Branches = frozenset()
+    others: Sequence[Witness] = ()
 
 
 def examine(evidence: PruneEvidence) -> PruneVerdict:
@@ -195,14 +195,13 @@ def _present(
         return Fate.UNDECIDED, _effect(seen, mine, why="it is being undone"), None
     if op.status is not Status.COMMITTED:
         return Fate.UNDECIDED, _effect(seen, mine, why=_undecided(seen)), None
-    agent, beside, elsewhere = evidence.agent, evidence.branch.branch_id, evidence.pruned_elsewhere
-    relying = relied_on_by(
-        agent, op, paths=evidence.paths, absorbed=evidence.absorbed, beside=beside, elsewhere=elsewhere
-    )
+    own = Witness(evidence.agent, evidence.paths, evidence.absorbed)
+    leaving = frozenset({(evidence.agent.agent_id, evidence.branch.branch_id)})
+    relying = relied_on_by(op, [own, *evidence.others], leaving=leaving)
     if relying:
         return Fate.ADOPTED, _effect(seen, mine, relied_on_by=relying), None
     try:
-        step = step_of(op, leaving=left_behind(agent, op, elsewhere=elsewhere))
+        step = step_of(op, relying=())
     except ManifestError as error:
         return Fate.ORPHAN, _effect(seen, mine, why=error.message.rstrip(".")), None
     return Fate.UNDOABLE, _effect(seen, mine), step

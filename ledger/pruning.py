@@ -20,14 +20,14 @@ from .engine import Engine
 from .errors import InvalidArgumentError, NotFoundError, RollbackPendingError
 from .facts import AgentFact, AgentKind
 from .lineage import Branch
-from .operations import Operation
 from .positions import Position, Topic
 from .prune_verdicts import OpenObligation, PruneVerdict, open_obligations
 from .prunes import PruneEvidence, by_branch, examine
-from .reliance import Branches, standing_paths
+from .reliance import standing_paths
 from .rollbacks import withdraw_if_stale
 from .verdicts import NOBODY, Word
 from .view import AgentView, age_s
+from .witnesses import witnesses_elsewhere
 
 RECORDED = 100
 """How many obligations a decision spells out in the log. What is open is always looked at anew."""
@@ -173,7 +173,7 @@ async def _verdicts(engine: Engine, view: AgentView, branches: Sequence[Branch])
         engine.view.calls(agent.agent_id),
     )
     seen = [o.seen for o in operations]
-    elsewhere = await pruned_elsewhere(engine, agent.agent_id, [o.operation for o in seen])
+    others = await witnesses_elsewhere(engine, agent.agent_id, [o.operation for o in seen])
     relevant = by_branch(agent.agent_id, seen, [branch.branch_id for branch in branches])
     paths = standing_paths(agent)
     return [
@@ -186,18 +186,11 @@ async def _verdicts(engine: Engine, view: AgentView, branches: Sequence[Branch])
                 operations=relevant[branch.branch_id],
                 absorbed=absorbed,
                 calls=calls,
-                pruned_elsewhere=elsewhere,
+                others=others,
             )
         )
         for branch in branches
     ]
-
-
-async def pruned_elsewhere(engine: Engine, agent_id: str, operations: Iterable[Operation]) -> Branches:
-    """Pruned branches of the other agents that adopted one of these operations."""
-    others = {a.fact.agent_id for o in operations for a in o.adoptions} - {agent_id, ""}
-    views = await asyncio.gather(*(engine.view.agent(name) for name in sorted(others)))
-    return frozenset((v.agent.agent_id, b.branch_id) for v in views for b in v.agent.branches.values() if b.pruned)
 
 
 async def _record(engine: Engine, branch: Branch, verdict: PruneVerdict, *, word: Word, deadline: float) -> None:

@@ -1,13 +1,24 @@
-"""Who still relies on a committed effect that another branch made. Pure."""
+"""Who relies on a committed effect, so that it must stand for them. Pure.
+
+One rule for all who ask: prunes, rollbacks, and plans of compensations. A branch relies on an effect iff
+it stands and its path knows a place where the effect was settled, adopted, or absorbed: it was told that
+it happened, or was forked or resumed from where somebody had been told. A branch that went back over
+that place does not rely on it any more, nor does one that was pruned or abandoned. What an operator
+adopted by name stands for good.
+
+The branch that made the effect is never counted, nor are branches that go away with what asks. Of
+another agent whose log is not at hand each adoption counts as it was written.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from .facts import EffectFact
+from .facts import EffectFact, EffectKind
 from .lineage import Agent
 from .operations import Operation
-from .plans import who
+from .plans import Step, step_of, who
 from .positions import Position
 from .watermarks import Point
 
@@ -15,53 +26,50 @@ Branches = frozenset[tuple[str, str]]
 """(agent_id, branch_id) of branches."""
 
 
-def left_behind(agent: Agent, operation: Operation, *, elsewhere: Branches = frozenset()) -> Branches:
-    """The branches that adopted the effect and do not stand any more, so that it need not stand for them.
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What one agent's log tells of who relies on effects.
 
-    Of this agent those that were pruned, that descend from what was abandoned, or that went back
-    over it; of other agents those `elsewhere`, which were pruned there.
+    Attributes:
+        paths: what each branch that stands knows; see `standing_paths`.
+        absorbed: (op_id, round) → the places (epoch, seq) where sessions of the agent absorbed it.
     """
-    adopters = [a.fact for a in operation.adoptions if not a.fact.by]
-    standing = {_branch(fact) for fact in adopters if _stands(agent, fact, elsewhere)}
-    return frozenset({_branch(fact) for fact in adopters} - standing)
 
+    agent: Agent
+    paths: Mapping[str, Mapping[Position, int]]
+    absorbed: Mapping[tuple[str, int], Sequence[Point]] = field(default_factory=dict)
 
-def relied_on_by(
-    agent: Agent,
-    operation: Operation,
-    *,
-    paths: Mapping[str, Mapping[Position, int]],
-    absorbed: Mapping[tuple[str, int], Sequence[Point]],
-    beside: str,
-    elsewhere: Branches = frozenset(),
-) -> tuple[str, ...]:
-    """For whom the effect stands, as of now: branches ("agent/branch") and operators.
+    @staticmethod
+    def of(agent: Agent, absorbed: Mapping[tuple[str, int], Sequence[Point]] | None = None) -> Witness:
+        """The witness of an agent as it stands."""
+        return Witness(agent, standing_paths(agent), absorbed or {})
 
-    Args:
-        paths: of the agent's branches that stand, as `standing_paths` gives them.
-        absorbed: (op_id, round) → the places where sessions of the agent absorbed it.
-        beside: the branch that made it; what its own sessions do with it does not count.
-    """
-    gone = left_behind(agent, operation, elsewhere=elsewhere) | {(agent.agent_id, beside)}
-    names = [
-        a.fact.by or who(*_branch(a.fact)) for a in operation.adoptions if a.fact.by or _branch(a.fact) not in gone
-    ]
-    for place in absorbed.get((operation.op_id, operation.round), ()):
-        branch_id = agent.branch_of(place)
-        if branch_id != beside and agent.stands(branch_id, place):
-            names.append(who(agent.agent_id, branch_id))
-    names += [who(agent.agent_id, name) for name in _that_know(agent, operation, paths) if name != beside]
-    return tuple(dict.fromkeys(names))
+    def relying(self, operation: Operation) -> list[str]:
+        """The agent's branches that stand and rely on the effect, the one that made it among them."""
+        places = [*self._places(operation), *self.absorbed.get((operation.op_id, operation.round), ())]
+        unplaced = {fact.branch_id for fact in self._adoptions(operation) if not self._placed(fact)}
+        return [
+            name
+            for name, path in self.paths.items()
+            if name in unplaced or any(self.agent.knows(path, *place) for place in places)
+        ]
 
+    def _places(self, operation: Operation) -> list[Point]:
+        """Where sessions of the agent settled or adopted it, as its own history tells."""
+        told = [fact for fact in self._adoptions(operation) if self._placed(fact)]
+        if operation.settled is not None and operation.settled.agent_id == self.agent.agent_id:
+            told.append(operation.settled)
+        outcome = operation.owner.outcome if operation.owner else None  # beside an operator's word it is not `settled`
+        if outcome is not None and outcome.kind is EffectKind.COMMITTED and outcome.agent_id == self.agent.agent_id:
+            told.append(outcome)
+        return [Point(fact.epoch, fact.seq) for fact in told]
 
-def _branch(fact: EffectFact) -> tuple[str, str]:
-    return fact.agent_id, fact.branch_id
+    def _adoptions(self, operation: Operation) -> list[EffectFact]:
+        return [a.fact for a in operation.adoptions if a.fact.agent_id == self.agent.agent_id and not a.fact.by]
 
-
-def _stands(agent: Agent, adoption: EffectFact, elsewhere: Branches) -> bool:
-    if adoption.agent_id != agent.agent_id:
-        return _branch(adoption) not in elsewhere
-    return agent.stands(adoption.branch_id, Point(adoption.epoch, adoption.seq))
+    def _placed(self, adoption: EffectFact) -> bool:
+        """Whether the log tells which session adopted it; without that it counts for as long as its branch stands."""
+        return self.agent.branch_of(Point(adoption.epoch, adoption.seq)) == adoption.branch_id
 
 
 def standing_paths(agent: Agent) -> dict[str, dict[Position, int]]:
@@ -71,11 +79,30 @@ def standing_paths(agent: Agent) -> dict[str, dict[Position, int]]:
     }
 
 
-def _that_know(agent: Agent, operation: Operation, paths: Mapping[str, Mapping[Position, int]]) -> Iterable[str]:
-    """Branches that have the effect on their path: they were forked after it, or resumed from there."""
-    settled = operation.settled
-    if settled is None or settled.agent_id != agent.agent_id:
-        return
-    for name, path in paths.items():
-        if agent.knows(path, settled.epoch, settled.seq):
-            yield name
+def relied_on_by(
+    operation: Operation, witnesses: Iterable[Witness], *, leaving: Branches = frozenset()
+) -> tuple[str, ...]:
+    """For whom the effect stands, as of now: operators and branches ("agent/branch"). See the module.
+
+    Args:
+        witnesses: of the agent that made it, and of those of the other adopters whose log is at hand.
+        leaving: branches that go away with what asks.
+    """
+    at_hand = {witness.agent.agent_id: witness for witness in witnesses}
+    gone = leaving | {operation.done_by_branch}
+    operators = [a.fact.by for a in operation.adoptions if a.fact.by]
+    written = [(a.fact.agent_id, a.fact.branch_id) for a in operation.adoptions if not a.fact.by]
+    branches = [place for place in written if place[0] not in at_hand]
+    branches += [(agent_id, name) for agent_id, witness in at_hand.items() for name in witness.relying(operation)]
+    return tuple(dict.fromkeys([*operators, *(who(*place) for place in branches if place not in gone)]))
+
+
+def step_now(operation: Operation, witnesses: Iterable[Witness], *, leaving: Branches = frozenset()) -> Step:
+    """How an effect is undone, as things stand.
+
+    Args:
+        witnesses, leaving: as in `relied_on_by`.
+
+    Raises ManifestError, as `plans.step_of`; also if somebody relies on the effect.
+    """
+    return step_of(operation, relying=relied_on_by(operation, witnesses, leaving=leaving))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,11 +54,16 @@ def replay_forward(
     absorbed: Mapping[tuple[str, int], Iterable[Point]],
     *,
     since: Point,
+    open_at: Mapping[Position, Collection[str]] | None = None,
 ) -> list[ReplayedOperation]:
     """Operations that `since` does not know, ordered by (epoch, seq) of what settled them.
 
     Free operations (failed, withdrawn, compensated) are left out: nothing of them stands.
+
+    Args:
+        open_at: as of `Evidence`, for `since`.
     """
+    still_open = open_at or {}
     path = agent.path(since)
     found = []
     for seen in operations:
@@ -66,7 +71,7 @@ def replay_forward(
         if operation.status is Status.FREE and not seen.unsafe:
             continue
         told = told_at(agent, seen, absorbed)
-        known = any(agent.knows(path, place.epoch, place.seq) for place in told)
+        known = any(agent.knows(path, *at) and operation.op_id not in still_open.get(at.epoch, ()) for at in told)
         places = told or _begun_here(agent, seen)
         if not places or (known and operation.status is Status.COMMITTED and not seen.unsafe):
             continue

@@ -7,6 +7,8 @@ ABSENT says that the effect did not happen, which frees the operation. It is acc
     - from a probe that has voided the idempotency key at the provider, or
     - once the intent's deadline and the tool's declared longest run have both passed;
 otherwise only an operator who accepts the risk by name can say so.
+
+Of an effect that is being undone nobody can say anything without looking at its inverse (`inverses.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from . import inverses
 from .engine import Engine
 from .errors import (
     InvalidArgumentError,
@@ -24,7 +27,7 @@ from .errors import (
     NotFoundError,
     RefusedError,
     StaleProjectionError,
-    VersionMovedError,
+    moved,
 )
 from .facts import EffectFact, EffectKind, Outcome, ResultForm
 from .identity import digest
@@ -171,7 +174,8 @@ async def resolve(
     Raises:
         NotFoundError, VersionMovedError: look again.
         RefusedError: ABSENT cannot be known yet.
-        InvalidArgumentError: this outcome does not apply to the operation's status.
+        InvalidArgumentError: this outcome does not apply to the operation's status, or to what became of its inverse.
+        OperationBeingUndoneError: its inverse is running or in doubt; that is settled first.
         ManifestError: how it is undone cannot be sealed; nothing was recorded.
         StaleProjectionError: not confirmed in time; look again before anything else.
     """
@@ -184,6 +188,7 @@ async def resolve(
     if outcome is Outcome.COMMITTED and result is not None:
         form, data, _ = encode_result(result, engine.limits.max_result_bytes)
     sealed = _sealed(operation, outcome, data, post_state_hash=post_state_hash, payload=payload)
+    await inverses.require_word(engine, view, outcome)
     fact = EffectFact(
         kind=EffectKind.RESOLVED,
         op_id=op_id,
@@ -261,24 +266,14 @@ async def confirmed(engine: Engine, view: OperationView, fact: EffectFact, offse
         )
     operation, resolution = found
     if not resolution.effective:
-        raise _moved(fact.op_id, fact.version, operation.version)
+        raise moved(fact.op_id, fact.version, operation.version)
     return operation
-
-
-def _moved(op_id: str, seen: str, current: str) -> VersionMovedError:
-    return VersionMovedError(
-        f"operation {op_id} changed: you saw version {seen or '(none)'}, it is {current or '(none)'} now.",
-        next_step="Look at it with `fencepost in-doubt show` and decide anew.",
-        op_id=op_id,
-        seen=seen,
-        current=current,
-    )
 
 
 _ALLOWED = {
     Outcome.COMMITTED: {Status.OWNED, Status.IN_DOUBT, Status.UNSAFE, Status.COMMITTED, Status.COMPENSATING},
     Outcome.ABSENT: {Status.OWNED, Status.IN_DOUBT, Status.UNSAFE, Status.FREE},
-    Outcome.COMPENSATED: {Status.COMMITTED, Status.COMPENSATING},
+    Outcome.COMPENSATED: {Status.UNSAFE, Status.COMMITTED, Status.COMPENSATING},
 }
 
 
@@ -291,7 +286,7 @@ def _require_resolvable(view: OperationView, outcome: Outcome, version: str) -> 
             field="op_id",
         )
     if operation.version != version:
-        raise _moved(operation.op_id, version, operation.version)
+        raise moved(operation.op_id, version, operation.version)
     plain = operation.status in {Status.FREE, Status.COMMITTED} and outcome is not Outcome.COMPENSATED
     needless = plain and not view.seen.unsafe and not operation.needs_attention
     if operation.status not in _ALLOWED.get(outcome, set()) or needless:
@@ -354,8 +349,10 @@ async def probe(
 
     The probe runs in a thread of its own. An ABSENT that cannot be accepted yet becomes UNKNOWN.
 
-    Raises InvalidArgumentError when the probe fails or answers something else; nothing is recorded.
+    Raises InvalidArgumentError when the probe fails or answers something else, OperationBeingUndoneError where the
+    tool could not tell; nothing is recorded.
     """
+    inverses.require_askable(item.operation)
     answer = await _asked(item.operation, ask)
     if answer.outcome is Outcome.UNKNOWN:
         return answer, item.operation

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from .errors import SummaryReconciliationError
+from .facts import EffectClass
+from .positions import Position
 from .replay import ReplayedOperation
 from .verdicts import Reason
 
@@ -34,6 +36,33 @@ class UndoneEffect:
         """As plain data."""
         return {
             "op_id": self.op_id, "tool": self.tool, "round": self.round, "undo_op_id": self.undo_op_id, "by": self.by,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedCall:
+    """A call outside the ledger that the restored context may have lost: no op_id names it, and nothing undoes it.
+
+    Attributes:
+        seq: of the report, in its session.
+        time_ms: when it was reported, since 1970.
+        by, evidence: who reported it, and how they know, where a person did.
+    """
+
+    tool: str
+    effect_class: EffectClass
+    branch_id: str
+    epoch: Position
+    seq: int
+    time_ms: int
+    by: str = ""
+    evidence: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "tool": self.tool, "effect_class": self.effect_class.value, "branch_id": self.branch_id,
+            "epoch": str(self.epoch), "seq": self.seq, "time_ms": self.time_ms, "by": self.by, "evidence": self.evidence,
         }  # fmt: skip
 
 
@@ -99,6 +128,8 @@ class Reconcile(_Answer):
         recovered: reference → the text, or of an operation the recorded result, that was not there.
         missing: reference → why nothing brings it back.
         undone: what the checkpoint takes for done, and is not any more.
+        calls: harmful calls outside the ledger, in order, that a compaction may have lost, or that were reported
+            after the checkpoint. The agent must learn all of them as well.
     """
 
     reasons: tuple[Reason, ...]
@@ -106,6 +137,7 @@ class Reconcile(_Answer):
     recovered: Mapping[str, Any] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     undone: tuple[UndoneEffect, ...] = ()
+    calls: tuple[ReportedCall, ...] = ()
 
     def raise_for_missing(self) -> Self:
         """This answer, if all can be recovered. Raises SummaryReconciliationError naming what cannot."""
@@ -134,6 +166,7 @@ class Reconcile(_Answer):
             "recovered": {name: _told(value) for name, value in self.recovered.items()},
             "missing": dict(self.missing),
             "undone": [undone.to_dict() for undone in self.undone],
+            "calls": [call.to_dict() for call in self.calls],
         }
 
 

@@ -84,8 +84,14 @@ async def resume(
 ) -> Resume | Reconcile:
     """Whether the agent may go on from the restored state as it is. See the module for the steps.
 
-    Raises NotFoundError (the ledger has never seen the agent), StaleProjectionError.
+    Raises NotFoundError (the ledger has never seen the agent), InvalidArgumentError, StaleProjectionError.
     """
+    if resolve is not None and not callable(resolve):
+        raise InvalidArgumentError(
+            f"resolve: must be a function, not {type(resolve).__name__}.",
+            next_step="Pass one that takes a reference and gives its text; texts at hand are handed over by `held=`.",
+            field="resolve",
+        )
     patience = engine.clock.monotonic() + UNDER_WAY_S
     while True:
         found = await _gather(engine, agent_id, asked)
@@ -111,8 +117,8 @@ def _passing(found: Found, answer: Resume | Reconcile) -> bool:
 
 async def _gather(engine: Engine, agent_id: str, asked: Question) -> Found:
     view = await engine.view.known_agent(agent_id)
-    mine, absorbed, calls = await asyncio.gather(
-        engine.view.agent_operations(agent_id), engine.view.absorbed(agent_id), engine.view.calls(agent_id)
+    mine, absorbed, reported = await asyncio.gather(
+        engine.view.agent_operations(agent_id), engine.view.absorbed(agent_id), engine.view.reported(agent_id)
     )
     operations = {one.operation.op_id: one.seen for one in mine}
     elsewhere = sorted({op_id for op_id, _ in absorbed} - set(operations))
@@ -132,7 +138,8 @@ async def _gather(engine: Engine, agent_id: str, asked: Question) -> Found:
         registered=registered is not None,
         operations=list(operations.values()),
         absorbed=absorbed,
-        calls=calls,
+        open_at=view.context.open_at(mark.point, registered) if mark else {},
+        calls=[one.call for one in reported],  # who goes on must know of them, acknowledged or not
         written=written,
     )
     return Found(evidence, view.context, list(others.values()), age_s=age_s(view.header))

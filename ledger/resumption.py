@@ -6,7 +6,9 @@
        is damaged, or stands beside the checkpoint's path
     3. the agent did something after the checkpoint, which the checkpoint therefore does not know
     4. once a context was compacted: an effect on the checkpoint's path is not named verbatim, in the
-       summary or the state; where no summary is given, in what its compaction found to be named
+       summary or the state; where no summary is given, in what its compaction found to be named;
+       a harmful call outside the ledger was reported before the newest compaction: it has no op_id that a
+       text could name, so the compaction may have lost it
     5. an effect that the checkpoint takes for done was undone since, and the text does not say so
     6. a fact that the next turn depends on is not present verbatim (`dependencies.py`)
 Reads, and other effects of which a repeat does no harm, are no reason.
@@ -22,13 +24,13 @@ from .compaction_rules import text_digest
 from .contexts import Context
 from .dependencies import Sources, look, newest_digests
 from .errors import WatermarkMangledError
-from .facts import Dropped
-from .guard import Evidence, SeenOperation, checkpoint_reasons, effect_reasons
+from .facts import AgentFact, Dropped
+from .guard import Evidence, SeenOperation, checkpoint_reasons, effect_reasons, is_harmless, unknown_calls
 from .lineage import ROOT
 from .operations import Operation, Status, compensation_op_id
 from .positions import Position
 from .replay import ReplayedOperation, replay_forward, told_at
-from .resume_answers import Reconcile, Resume, UndoneEffect
+from .resume_answers import Reconcile, ReportedCall, Resume, UndoneEffect
 from .summaries import named
 from .verdicts import Blocker, Reason, ReasonKind
 from .watermarks import Point, Watermark
@@ -107,12 +109,14 @@ class _Decision:
 
     def answer(self) -> Resume | Reconcile:
         lost, undone = self._lost(), self._undone()
+        calls = self._lost_calls()
         presence = look(self.question.depends_on, self.sources)
         reasons = (
             *self._checkpoint_reasons(),
             *self._summary_reasons(),
             *effect_reasons(self.evidence),
             *(_not_named(seen.operation) for seen in lost),
+            *(_call_not_named(call) for call in calls),
             *(_was_undone(one) for one in undone),
             *(_not_present(reference) for reference in presence.absent),
         )
@@ -136,6 +140,7 @@ class _Decision:
             recovered={**self._dropped_results(lost), **presence.recovered},
             missing=presence.missing,
             undone=tuple(undone),
+            calls=self._calls(calls),
         )
 
     # -- 1 and 2: the checkpoint and the summary ---------------------------------------
@@ -203,9 +208,23 @@ class _Decision:
         names = self._named(known)
         return [seen for op_id, seen in known.items() if op_id not in names]
 
+    def _lost_calls(self) -> list[AgentFact]:
+        """Harmful calls outside the ledger that the checkpoint knows, from before the newest compaction on its path."""
+        newest = max((c.point for c in self.compactions), default=None)
+        if newest is None:
+            return []
+        path = self.agent.path(newest)
+        calls = [call for call in self.evidence.calls if not is_harmless(call)]
+        known = [call for call in calls if self.agent.knows(self.path, call.epoch, call.seq)]
+        return [call for call in known if self.agent.knows(path, call.epoch, call.seq)]
+
     def _is_known(self, seen: SeenOperation) -> bool:
         places = told_at(self.agent, seen, self.evidence.absorbed)
-        return not seen.unsafe and any(self.agent.knows(self.path, *place) for place in places)
+        still_open = self.evidence.open_at
+        return not seen.unsafe and any(
+            self.agent.knows(self.path, *place) and seen.operation.op_id not in still_open.get(place.epoch, ())
+            for place in places
+        )
 
     def _named(self, op_ids: Collection[str]) -> set[str]:
         """Those that the restored text names; without a summary, those that its compaction found named in it."""
@@ -247,11 +266,19 @@ class _Decision:
 
     def _effects(self, lost: Collection[SeenOperation]) -> tuple[ReplayedOperation, ...]:
         def since(point: Point) -> list[ReplayedOperation]:
-            return replay_forward(self.agent, self.evidence.operations, self.evidence.absorbed, since=point)
+            shown, open_at = self.evidence, self.evidence.open_at if point != ROOT else {}
+            return replay_forward(self.agent, shown.operations, shown.absorbed, since=point, open_at=open_at)
 
         wanted = {seen.operation.op_id for seen in lost}
         wanted |= {op.op_id for op in since(self.mark.point if self.mark else ROOT)}
         return tuple(op for op in since(ROOT) if op.op_id in wanted)
+
+    def _calls(self, lost: Collection[AgentFact]) -> tuple[ReportedCall, ...]:
+        unknown = [call for call in unknown_calls(self.evidence) if not is_harmless(call)]
+        return tuple(
+            ReportedCall(c.tool, c.effect_class, c.branch_id, c.epoch, c.seq, c.time_ms, c.by, c.evidence)
+            for c in sorted((*lost, *unknown), key=lambda call: (call.epoch, call.seq))
+        )
 
     def _dropped_results(self, lost: Collection[SeenOperation]) -> Mapping[str, Any]:
         """Recorded results that a compaction dropped together with the record of the effect."""
@@ -284,6 +311,15 @@ def _not_named(operation: Operation) -> Reason:
         operation.status.value, settled.branch_id if settled else "", round=operation.round,
     )  # fmt: skip
     return Reason(ReasonKind.EFFECT_NOT_NAMED, text, effect)
+
+
+def _call_not_named(call: AgentFact) -> Reason:
+    text = (
+        f"{call.tool} was called outside the ledger ({call.effect_class.value}, sequence {call.seq}) before the context "
+        "was compacted, and nothing shows that the restored text has it: it may keep the request and have lost the action"
+    )
+    effect = Blocker("", call.tool, call.seq, call.effect_class, "reported", call.branch_id)
+    return Reason(ReasonKind.CALL_NOT_NAMED, text, effect)
 
 
 def _was_undone(one: UndoneEffect) -> Reason:

@@ -22,6 +22,7 @@ from . import projection as docs
 from .engine import Engine
 from .errors import (
     FencepostError,
+    InvalidArgumentError,
     NotFoundError,
     RollbackPendingError,
     WatermarkMangledError,
@@ -34,6 +35,7 @@ from .ports import DocumentKey
 from .verdicts import NOBODY, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn, Word
 from .view import AgentView, age_s
 from .watermarks import Watermark
+from .witnesses import witnesses_elsewhere
 
 _REASONS = 50
 WITHDRAW_S = 2.0
@@ -201,6 +203,7 @@ async def gather(
         engine.view.absorbed(agent.agent_id),
         engine.view.calls(agent.agent_id),
     )
+    others = await witnesses_elsewhere(engine, agent.agent_id, [o.operation for o in operations])
     written = {}
     if mark and (session := agent.by_epoch(mark.epoch)) is not None:
         written[mark.epoch] = await engine.view.written(session, view.checkpoint_facts)
@@ -215,13 +218,22 @@ async def gather(
         registered=registered is not None,
         operations=[o.seen for o in operations],
         absorbed=absorbed,
+        open_at=view.context.open_at(mark.point, registered) if mark else {},
         calls=calls,
         written=written,
+        others=others,
     )
 
 
 def _claimed(restored: str) -> tuple[Watermark | None, str]:
-    """The watermark in the restored state, and what is wrong with it there."""
+    """The watermark in the restored state, and what is wrong with it there. Raises InvalidArgumentError."""
+    given: object = restored
+    if not isinstance(given, str):
+        raise InvalidArgumentError(
+            f"restored: must be text, not {type(given).__name__}.",
+            next_step="Pass the restored state as a str that holds its token; decode bytes first.",
+            field="restored",
+        )
     if not restored:
         return None, ""
     try:

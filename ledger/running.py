@@ -111,6 +111,7 @@ def _run_sync(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: dict[str
     if claim.owned:
         after = _read_after(session, tool, claim, call.undo, value)
         settle(_committing(session, tool, claim, value, after))
+    claim.returned()
     return value
 
 
@@ -134,6 +135,7 @@ async def _run_async(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: d
     if claim.owned:
         after = await _read_after_async(session, tool, claim, call.undo, value)
         await settled(_committing(session, tool, claim, value, after))
+    claim.returned()
     return value
 
 
@@ -265,12 +267,13 @@ def _reads_again(tool: Tool) -> bool:
 
 def _recorded(tool: Tool, claim: Claim) -> Any:
     settled = claim.operation.settled
-    if claim.operation.result_form is ResultForm.JSON and settled is not None and settled.result is not None:
-        try:
-            return tool.decode(settled.result)
-        except ValueError:  # recorded under another annotation: give what is there
-            return claim.recorded_result()
-    return claim.recorded_result()
+    try:
+        if claim.operation.result_form is ResultForm.JSON and settled is not None and settled.result is not None:
+            with contextlib.suppress(ValueError):  # recorded under another annotation: give what is there
+                return tool.decode(settled.result)
+        return claim.recorded_result()
+    finally:
+        claim.returned()
 
 
 def wait(future: Future[T]) -> T:

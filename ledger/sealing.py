@@ -69,22 +69,24 @@ def _why(problem: str) -> str:
 
 def path_before(bound: BoundUndo) -> UndoPath:
     """The path of a call that is about to run. Raises ManifestError: it must not run."""
-    try:
-        found = bound.state_hash()
-        found = _alone(found) if isinstance(found, Awaitable) else found
-    except Exception as error:
-        raise unread("pre_state_hash", error) from error
-    return bound.path(found)
+    with bound.secrets.kept_out_of_errors():
+        try:
+            found = bound.state_hash()
+            found = _alone(found) if isinstance(found, Awaitable) else found
+        except Exception as error:
+            raise unread("pre_state_hash", error) from error
+        return bound.path(found)
 
 
 async def path_before_async(bound: BoundUndo) -> UndoPath:
     """The same, awaited."""
-    try:
-        found = bound.state_hash()
-        found = await found if isinstance(found, Awaitable) else found
-    except Exception as error:
-        raise unread("pre_state_hash", error) from error
-    return bound.path(found)
+    with bound.secrets.kept_out_of_errors():
+        try:
+            found = bound.state_hash()
+            found = await found if isinstance(found, Awaitable) else found
+        except Exception as error:
+            raise unread("pre_state_hash", error) from error
+        return bound.path(found)
 
 
 def read_after(bound: BoundUndo, result: Any) -> After:
@@ -92,9 +94,9 @@ def read_after(bound: BoundUndo, result: Any) -> After:
     try:
         found = bound.state_hash()
         found = _alone(found) if isinstance(found, Awaitable) else found
-        return After(found, bound.payload_after(result))
     except Exception as error:  # noqa: BLE001 (a commit is never lost by what reads the state)
         return unknown(error)
+    return _payload(bound, found, result)
 
 
 async def read_after_async(bound: BoundUndo, result: Any) -> After:
@@ -102,15 +104,24 @@ async def read_after_async(bound: BoundUndo, result: Any) -> After:
     try:
         found = bound.state_hash()
         found = await found if isinstance(found, Awaitable) else found
-        return After(found, bound.payload_after(result))
     except Exception as error:  # noqa: BLE001 (a commit is never lost by what reads the state)
         return unknown(error)
+    return _payload(bound, found, result)
 
 
 def unknown(error: BaseException) -> After:
     """That reading the state after the effect failed, or was interrupted."""
     why = error.message if isinstance(error, ManifestError) else f"{type(error).__name__}: {error}"
     return After(problem=f"the state after the effect could not be read ({why})")
+
+
+def _payload(bound: BoundUndo, state_hash: Any, result: Any) -> After:
+    """What is known after the effect, once the state was read."""
+    try:
+        return After(state_hash, bound.payload_after(result))
+    except Exception as error:  # noqa: BLE001 (a commit is never lost by what makes the payload)
+        why = error.message if isinstance(error, ManifestError) else f"{type(error).__name__}: {error}"
+        return After(problem=f"the payload of its undo could not be made: payload_after failed ({why})")
 
 
 def _alone(awaitable: Awaitable[Any]) -> Any:

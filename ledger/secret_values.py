@@ -6,6 +6,7 @@ Source: decision record 0009.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-from .errors import InvalidArgumentError
+from .errors import FencepostError, InvalidArgumentError
 from .facts import EffectFact, ResultForm
 from .identity import canonical
 
@@ -76,6 +77,17 @@ class Secrets:
                 field=field,
             )
         return text
+
+    @contextlib.contextmanager
+    def kept_out_of_errors(self) -> Iterator[None]:
+        """Take the secrets out of the texts of our own errors; a cause that would show one is left out."""
+        try:
+            yield
+        except FencepostError as error:
+            message = self.hidden(error.message)
+            if message == error.message:
+                raise
+            raise type(error)(message, next_step=error.next_step, **error.details) from None
 
     def kept_out(self, fact: EffectFact) -> EffectFact:
         """The fact without the secrets: taken out of texts; a result or a way back that holds one is not kept."""

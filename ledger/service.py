@@ -7,8 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import adoption, divergence, forks, listing, opening, pruning, quarantine, resolutions, rollbacks, sessions
-from .calls import check_class
+from . import (
+    acknowledging,
+    adoption,
+    divergence,
+    forks,
+    listing,
+    opening,
+    pruning,
+    quarantine,
+    resolutions,
+    rollbacks,
+    sessions,
+)
+from .calls import check_class, check_order_safe
 from .compensation_service import CompensationService
 from .contexts import Checkpoint
 from .divergence import HeldAttempt
@@ -25,7 +37,7 @@ from .replay import ReplayedOperation, replay_forward
 from .resolutions import OpenOperation, ProbeAnswer
 from .speculation import SpeculationReport
 from .verdicts import Policy, Verdict, Word
-from .view import AgentView, OperationView, age_s
+from .view import AgentView, OperationView, ReportedFact, age_s
 from .watermarks import Point, Watermark
 
 Probe = Callable[[Operation], ProbeAnswer]
@@ -150,7 +162,9 @@ class Service:
     ) -> None:
         """Record a call that bypassed the ledger."""
         check_id("tool", tool, limit=200)
-        await sessions.report_call(state, tool, check_class(kind), order_safe=order_safe, word=word)
+        effect_class = check_class(kind)
+        check_order_safe(effect_class, order_safe=order_safe)
+        await sessions.report_call(state, tool, effect_class, order_safe=order_safe, word=word)
 
     async def roll_back(
         self, state: sessions.SessionState, checkpoint_id: str, policy: Policy, restored: str, *, word: Word
@@ -261,7 +275,8 @@ class Service:
         elsewhere = {op_id for op_id, _ in absorbed} - {seen.operation.op_id for seen in operations}
         others = await asyncio.gather(*(self.engine.view.operation(op_id) for op_id in sorted(elsewhere)))
         operations += [other.seen for other in others]
-        replayed = replay_forward(view.agent, operations, absorbed, since=point)
+        open_at = view.context.open_at(point)
+        replayed = replay_forward(view.agent, operations, absorbed, since=point, open_at=open_at)
         return [op for op in replayed if branch_id is None or op.branch_id == branch_id]
 
     async def _point(self, view: AgentView, since: str | Watermark | Point) -> Point:
@@ -318,6 +333,17 @@ class Service:
         word = divergence.operators_word(by, evidence)
         return await divergence.declare(self.engine, agent_id, op_id, same_as=same_as, word=word)
 
+    async def acknowledge_call(self, agent_id: str, session_id: str, seq: int, *, by: str, evidence: str) -> AgentFact:
+        """An operator takes note of a reported call; see `acknowledging.acknowledge`."""
+        check_id("session", session_id)
+        word = divergence.operators_word(by, evidence)
+        return await acknowledging.acknowledge(self.engine, agent_id, session_id, seq, word=word)
+
+    async def reported_calls(self, agent_id: str) -> list[ReportedFact]:
+        """The reported calls of an agent, acknowledged ones included. Raises NotFoundError."""
+        await self.engine.view.known_agent(agent_id)
+        return await self.engine.view.reported(agent_id)
+
     async def held(self, agent_id: str) -> list[HeldAttempt]:
         """What waits to be declared after a gated rollback, oldest first."""
         return await divergence.held(self.engine, agent_id)
@@ -355,9 +381,13 @@ class Service:
         found = await resolutions.open_operations(self.engine)
         item = next((i for i in found if i.operation.op_id == op_id), None)
         if item is None:
+            view = await self.engine.view.operation(op_id)
+            known = bool(view.facts) or bool(view.seen.unsafe)
             raise NotFoundError(
-                f"operation {op_id} is not open.",
-                next_step="List what is with `fencepost in-doubt list`.",
+                f"operation {op_id} is not open." if known else f"operation {op_id} is not in this ledger.",
+                next_step="List what is open with `fencepost in-doubt list`."
+                if known
+                else "List operations with `fencepost ops list`.",
                 field="op_id",
             )
         ask = self.probes.get(item.operation.tool)

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from . import divergence, sessions
 from .attempt_faces import AsyncAttempt, Attempt
 from .attempts import Claim
-from .calls import Call, EffectOptions, Tool
+from .calls import Call, EffectOptions, Tool, check_names
 from .context_faces import AsyncCompactionCalls, CompactionCalls
 from .errors import FencedError, InvalidArgumentError
 from .facts import EffectClass
@@ -144,8 +144,10 @@ class _SessionBase:
                 order-safe may.
             secret: arguments whose values reach neither the log nor an error. In `identity` they
                 still tell operations apart; see decision record 0009 for what that gives away.
-            stable_ids: identity arguments that are called like an id of a run, thread, or tool call,
-                and name what the tool acts on; others of these names are refused as identity.
+            stable_ids: identity arguments, or keys within one ("order.uuid"), that are called like what a model
+                or framework makes anew with each run, call, or retry (an id of a run, thread, tool call, or
+                request, an idempotency key, a nonce, a time stamp, …), and name what the tool acts on; others
+                of these names are refused as identity.
         """
         options = EffectOptions(
             tool=tool, kind=kind, order_safe=order_safe, deadline_s=deadline_s, wait_s=wait_s,
@@ -157,12 +159,12 @@ class _SessionBase:
             described = Tool(
                 function=function,
                 options=options,
-                identity=None if identity is None else tuple(identity),
-                content=tuple(content),
+                identity=None if identity is None else check_names("identity", identity),
+                content=check_names("content", content),
                 key=key,
                 scope=scope,
                 resource=resource,
-                cascades=tuple(cascades),
+                cascades=check_names("cascades", cascades),
                 key_argument=key_argument,
             )
             return cast(EffectFunction[P, T], decorated(self, described))
@@ -199,6 +201,10 @@ class _SessionBase:
             **named,
         )
         return declared, call
+
+    def _told(self, replayed: list[ReplayedOperation]) -> list[ReplayedOperation]:
+        self.state.returned(*(operation.op_id for operation in replayed))
+        return replayed
 
     def _on_branch(self, branch: str) -> Opening:
         return Opening(self.agent_id, branch, scope=self._state.scope if self._state else self._opening.scope)
@@ -315,7 +321,7 @@ class AgentSession(_SessionBase, CompactionCalls):
 
     def replay_forward(self) -> list[ReplayedOperation]:
         """What this session does not know yet, in order; the committed ones are absorbed into it."""
-        return wait(self.submit(self._service.take_over(self.state)))
+        return self._told(wait(self.submit(self._service.take_over(self.state))))
 
     def report_call(
         self, tool: str, *, kind: EffectClass, order_safe: bool = False, by: str = "", evidence: str = ""
@@ -415,7 +421,7 @@ class AsyncAgentSession(_SessionBase, AsyncCompactionCalls):
 
     async def replay_forward(self) -> list[ReplayedOperation]:
         """See `AgentSession.replay_forward`."""
-        return await self._call(self._service.take_over(self.state))
+        return self._told(await self._call(self._service.take_over(self.state)))
 
     async def report_call(
         self, tool: str, *, kind: EffectClass, order_safe: bool = False, by: str = "", evidence: str = ""

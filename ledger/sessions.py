@@ -7,7 +7,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import log_keys
@@ -69,12 +69,14 @@ class OpenAttempt:
     Attributes:
         started: once its effect may have begun.
         written: once its intent was acknowledged.
+        intent_seq: the number of its intent.
     """
 
     op_id: str
     round: int
     started: bool = False
     written: bool = False
+    intent_seq: int = 0
 
 
 @dataclass(slots=True)
@@ -82,7 +84,12 @@ class SessionState:
     """A session that this process speaks for.
 
     Attributes:
+        unreturned: op_id → the number of the fact that says that it is done, of those whose call has not returned:
+            the agent cannot know of them yet.
+        marked: the highest number at which a checkpoint or a compaction of this session stands.
         generation: of the context that it works with; moves on when a compaction counts.
+        held: op ids of which this session has left word in the log that they are held.
+        refused: op ids that were held in this session, whether or not word of it was left.
         turn: held by whoever registers a checkpoint or records a compaction: one at a time, so that
             no checkpoint falls between two generations.
     """
@@ -100,9 +107,12 @@ class SessionState:
     failures: list[BaseException] = field(default_factory=list)
     open_attempts: dict[str, OpenAttempt] = field(default_factory=dict)
     absorbed: set[tuple[str, int]] = field(default_factory=set)
+    unreturned: dict[str, int] = field(default_factory=dict)
+    marked: int = 0
     crossed: dict[str, Crossed] = field(default_factory=dict)
     declared: dict[str, tuple[str, str]] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
     unknown: dict[int, tuple[Publishing, BaseException]] = field(default_factory=dict)
     generation: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -113,8 +123,18 @@ class SessionState:
         return Watermark(self.engine.ledger_id, self.agent_id, self.branch_id, self.epoch, seq)
 
     def open_operations(self) -> tuple[str, ...]:
-        """The operations of which an attempt of this session is not decided."""
-        return tuple(sorted({attempt.op_id for attempt in self.open_attempts.values()}))
+        """The operations of which an attempt of this session is not decided, or the call has not returned."""
+        return tuple(sorted({attempt.op_id for attempt in self.open_attempts.values()} | set(self.unreturned)))
+
+    def known_seq(self) -> int:
+        """The number up to which the agent can know all that this session has written, its open attempts left aside."""
+        before = [seq - 1 for seq in list(self.unreturned.values())]
+        return max(self.marked, min([self.sequence.last, *before]))
+
+    def returned(self, *op_ids: str) -> None:
+        """Say that what became of these operations is in the caller's hands."""
+        for op_id in op_ids:
+            self.unreturned.pop(op_id, None)
 
     def require_live(self) -> None:
         """Raises FencedError once this session is over."""
@@ -212,7 +232,9 @@ class SessionState:
     def _absorbed(self, op_id: str, round_number: int, tool: str) -> AgentFact:
         """The fact, numbered now: what is numbered later comes after it."""
         self.absorbed.add((op_id, round_number))
-        return self.fact(AgentKind.ABSORBED, op_id=op_id, round=round_number, tool=tool, seq=self.sequence.take())
+        seq = self.sequence.take()
+        self.unreturned.setdefault(op_id, seq)
+        return self.fact(AgentKind.ABSORBED, op_id=op_id, round=round_number, tool=tool, seq=seq)
 
     async def _publish_absorbed(self, fact: AgentFact) -> int | None:
         try:
@@ -230,8 +252,11 @@ async def checkpoint(
 ) -> Watermark:
     """Register a checkpoint: all that this session has written so far is known to it.
 
+    What is open when it is called is not known to it: an operation that is not decided, or whose call
+    has not returned.
+
     1. wait for the session's turn: no compaction of its context is under way; 2. drain what it has
-    published; 3. publish CHECKPOINTED with the watermark and the operations that are still open;
+    published; 3. publish CHECKPOINTED with the watermark and the operations that were open at the call;
     4. wait until it is applied and counts.
 
     Args:
@@ -246,14 +271,20 @@ async def checkpoint(
     state.require_live()
     if state_digest != "":
         check_id("state_digest", state_digest)
-    # Both as of the call: what others do while it waits for its turn is not in the caller's state.
+    # All as of the call: what others do while it waits for its turn is not in the caller's state.
     generation = state.generation if generation is None else generation
     require_generation(generation)
-    seq = state.sequence.last
+    fact = state.fact(
+        AgentKind.CHECKPOINTED,
+        checkpoint_id=checkpoint_id,
+        watermark=(mark := state.mark(state.sequence.last)).token,
+        owned=state.open_operations(),
+        generation=generation,
+        state_digest=state_digest,
+    )
     async with state.turn:
         await state.drain()
-        mark = state.mark(seq)
-        registered = await _register(state, checkpoint_id, mark, generation, state_digest)
+        registered = await _register(state, fact, mark)
     if registered.rejected == ID_TAKEN:
         raise AlreadyExistsError(
             f"checkpoint: {checkpoint_id} is registered at another point of {state.agent_id}.",
@@ -270,24 +301,15 @@ async def checkpoint(
     if registered.rejected:
         state.ended = registered.rejected
         state.require_live()
+    state.marked = max(state.marked, mark.seq)
     return mark
 
 
-async def _register(
-    state: SessionState, checkpoint_id: str, mark: Watermark, generation: int, state_digest: str
-) -> Checkpoint:
+async def _register(state: SessionState, unnumbered: AgentFact, mark: Watermark) -> Checkpoint:
     """Steps 3 and 4: the checkpoint as the log judged it."""
-    fact = state.fact(
-        AgentKind.CHECKPOINTED,
-        checkpoint_id=checkpoint_id,
-        watermark=mark.token,
-        owned=state.open_operations(),
-        generation=generation,
-        state_digest=state_digest,
-        voided=tuple(sorted(state.sequence.voided)),
-        seq=state.sequence.take(),
-    )
-    engine = state.engine
+    voided = tuple(sorted(state.sequence.voided))
+    fact = replace(unnumbered, voided=voided, seq=state.sequence.take())
+    engine, checkpoint_id = state.engine, fact.checkpoint_id
     offset = await state.publish(log_keys.checkpoint(state.agent_id, checkpoint_id), fact)
 
     async def applied() -> Checkpoint | None:
@@ -387,6 +409,7 @@ async def _decide_open_attempts(state: SessionState) -> None:
             seq=state.sequence.take(),
             round=attempt.round,
             reason="its session was closed before it was decided",
+            intent_seq=0 if attempt.started else attempt.intent_seq,
             time_ms=state.engine.clock.wall_ms(),
         )
         await state.publish_effect(fact, facts)

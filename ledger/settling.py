@@ -72,9 +72,12 @@ async def _settle(claim: Claim, fact: EffectFact, decided: str) -> None:
         session.in_background(session.publish_effect(fact, claim.history))
         _decided(claim, decided)
         return
+    if fact.kind is EffectKind.COMMITTED:
+        session.unreturned[fact.op_id] = fact.seq
     try:
         await session.publish_effect(fact, claim.history)
     except (StoreError, RecordTooLargeError) as error:
+        session.returned(fact.op_id)
         raise unpublished(claim, decided, claim.value) from error
     _decided(claim, decided)
 

@@ -63,11 +63,22 @@ class Admin(Protocol):
 
 
 def store_url(given: str | None = None) -> str:
-    """The URL to use: argument > FENCEPOST_URL > fencepost.toml > the user's state directory."""
-    if given:
-        return given
-    if from_environment := os.environ.get("FENCEPOST_URL"):
-        return from_environment
+    """The URL to use: argument > FENCEPOST_URL > fencepost.toml > the user's state directory.
+
+    Raises InvalidArgumentError for one that is given and blank: it must not become another ledger.
+    """
+    sources: tuple[tuple[str, object], ...] = (("url", given), ("FENCEPOST_URL", os.environ.get("FENCEPOST_URL")))
+    for source, url in sources:
+        if url is None:
+            continue
+        if not isinstance(url, str) or not url.strip():
+            raise InvalidArgumentError(
+                f"url: {source} is given, and {'is blank' if isinstance(url, str) else 'is no text'}.",
+                next_step="Name the ledger, or leave it out (`unset FENCEPOST_URL`) for the one of fencepost.toml or "
+                "of the user's state directory.",
+                field="url",
+            )
+        return url
     config = Path("fencepost.toml")
     if config.is_file():
         try:
@@ -78,8 +89,14 @@ def store_url(given: str | None = None) -> str:
                 next_step='Write one line: url = "sqlite:///…" or "kafka://…".',
                 field="url",
             ) from error
-        if isinstance(configured, str) and configured:
-            return configured
+        if configured is not None:
+            if isinstance(configured, str) and configured.strip():
+                return configured
+            raise InvalidArgumentError(
+                f"url: {config.resolve()} names no ledger.",
+                next_step='Write one line: url = "sqlite:///…" or "kafka://…", or leave it out.',
+                field="url",
+            )
     return f"sqlite://{quote(str(default_path()))}"
 
 
@@ -185,7 +202,7 @@ def require_guarantees(checks: Sequence[Check]) -> list[Check]:
     if broken and all(c.name.endswith(" answers") for c in broken):
         raise StoreUnavailableError(broken[0].found, next_step="Then open the ledger again.")
     if broken:
-        listed = "; ".join(f"{c.name} is {c.found}, must be {c.wanted}" for c in broken)
+        listed = "; ".join(said(c) for c in broken)
         missing = any(c.name.endswith(": exists") for c in broken)
         raise GuaranteeError(
             f"the store does not give what the ledger promises: {listed}.",
@@ -195,3 +212,10 @@ def require_guarantees(checks: Sequence[Check]) -> list[Check]:
             checks=[c._asdict() for c in broken],
         )
     return [c for c in checks if not c.ok]
+
+
+def said(check: Check) -> str:
+    """What a check that failed found, and what is wanted, as a part of a sentence."""
+    if check.found.endswith("."):  # an error's own words
+        return f"{check.name}: {check.found} {check.wanted}".removesuffix(".")
+    return f"{check.name} is {check.found}, must be {check.wanted}"

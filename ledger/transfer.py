@@ -30,6 +30,8 @@ from .setup import creation
 from .verification import pages
 
 SCHEMA = "fencepost.export.v1"
+NAMED = 10
+"""How many operations a refusal names."""
 Progress = Callable[[str, int, int], None]
 
 
@@ -75,7 +77,7 @@ async def export(engine: Engine, out: TextIO, *, progress: Progress | None = Non
     """Write a settled ledger to `out`; the number of keys written.
 
     Raises StaleProjectionError when the ledger is not settled: records not applied, debts not
-    paid, operations owned or unsafe. Nothing but complete exports end with an "end" line.
+    paid, operations owned, being undone, or unsafe. Nothing but complete exports end with an "end" line.
     """
     generation = await _require_settled(engine)
     digest, count = hashlib.sha256(), 0
@@ -107,16 +109,20 @@ async def _require_settled(engine: Engine) -> int:
                     raise _unsettled(f"{partition} has unsafe keys")
     finally:
         reader.close()
-    owned = [o for o in await engine.view.open_operations() if o.operation.status is Status.OWNED]
-    if owned:
-        raise _unsettled(f"{len(owned)} operations are owned ({owned[0].operation.op_id}, …)")
+    found = [view.operation for view in await engine.view.open_operations()]
+    for status, said in ((Status.OWNED, "owned"), (Status.COMPENSATING, "being undone")):
+        names = sorted(operation.op_id for operation in found if operation.status is status)
+        if names:
+            more = f", and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            raise _unsettled(f"operations are {said}: {', '.join(names[:NAMED])}{more}")
     return generation
 
 
 def _unsettled(why: str) -> StaleProjectionError:
     return StaleProjectionError(
         f"the ledger is not settled: {why}.",
-        next_step="Stop the agents, settle what `fencepost in-doubt list --all` shows, and export again.",
+        next_step="Stop the agents, carry plans to their end, settle what `fencepost in-doubt list --all` shows, and export "
+        "again.",
     )
 
 
@@ -129,7 +135,7 @@ async def _lines(engine: Engine) -> AsyncIterator[Line]:
     for partition in engine.view.partitions(Topic.AGENTS):
         agents = await engine.view.scan(partition, docs.AGENTS)
         for _, agent_id in sorted(agents.documents):
-            for family in ("session", "checkpoint", "absorbed", "call"):
+            for family in ("session", "checkpoint", "absorbed", "call", "plan"):
                 async for line in _collection(store, partition, docs.agent_documents(family, agent_id)):
                     yield line
 

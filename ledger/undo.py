@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import rfc8785
@@ -19,6 +19,7 @@ from .errors import InvalidArgumentError, ManifestError
 from .facts import EffectClass
 from .identity import check_id, filled
 from .manifests import CompensatingAction, Manifest
+from .secret_values import NO_SECRETS, Secrets
 
 StateHash = Callable[..., str | Awaitable[str]]
 
@@ -119,29 +120,31 @@ class BoundUndo:
 
     Attributes:
         arguments: canonical JSON of them.
+        secrets: the values of the secret ones, which no error shows.
     """
 
     undo: Undo
     values: Mapping[str, Any]
     arguments: bytes = b"{}"
+    secrets: Secrets = field(default=NO_SECRETS, repr=False, compare=False)
 
     def state_hash(self) -> str | Awaitable[str]:
         """The hash of the state now, or what gives it when awaited."""
         return self.undo.state_hash(**self.values)
 
     def path(self, pre_state_hash: str) -> UndoPath:
-        """The path of this call. Raises ManifestError when the payload cannot be had."""
+        """The path of this call. Raises ManifestError when the payload cannot be had, or a template shows a secret."""
         undo = self.undo
-        key = undo.idempotency_key
-        return UndoPath(
-            action=undo.action,
-            pre_state_hash=pre_state_hash,
-            payload=self._payload(),
-            covers=self._filled("covers", undo.covers),
-            irreversible=self._filled("irreversible", undo.irreversible),
-            idempotency_key=key and filled("idempotency_key", key, {**self.values, "round": "{round}"}),
-            snapshot_of=undo.snapshot_of,
-        )
+        with self.secrets.kept_out_of_errors():
+            return UndoPath(
+                action=undo.action,
+                pre_state_hash=pre_state_hash,
+                payload=self._payload(),
+                covers=self._filled("covers", undo.covers),
+                irreversible=self._filled("irreversible", undo.irreversible),
+                idempotency_key=undo.idempotency_key and self._filled("idempotency_key", [undo.idempotency_key])[0],
+                snapshot_of=undo.snapshot_of,
+            )
 
     def payload_after(self, result: Any) -> Any:
         """The payload that only the result knows; None when the one from before stays."""
@@ -160,7 +163,15 @@ class BoundUndo:
             raise unread("payload", error) from error
 
     def _filled(self, field: str, templates: Iterable[str]) -> tuple[str, ...]:
-        return tuple(filled(field, template, self.values) for template in templates)
+        values = {**self.values, "round": "{round}"} if field == "idempotency_key" else self.values
+        found = tuple(filled(field, template, values) for template in templates)
+        if any(self.secrets.in_text(text) for text in found):
+            raise ManifestError(
+                f"manifest: {field}: it is made from a secret argument, and would write it down. Nothing was run.",
+                next_step="Make it from other arguments.",
+                field=field,
+            )
+        return found
 
 
 def plain_payload(payload: Any) -> Any:

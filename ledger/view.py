@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import log_keys
 from . import projection as docs
@@ -66,6 +67,17 @@ class AgentView:
 def age_s(header: Header) -> float:
     """How old an answer is: seconds since the projector last said that it was up to date."""
     return max(0.0, (header.now_ms - header.seen_ms) / 1000)
+
+
+ACKNOWLEDGED = "acknowledged"
+"""What an operator's word on a reported call is declared as; it stands under the call's own key."""
+
+
+class ReportedFact(NamedTuple):
+    """A reported call, and the operator's word that acknowledges it (None without one)."""
+
+    call: AgentFact
+    word: AgentFact | None
 
 
 class _Gathered:
@@ -326,10 +338,20 @@ class View:
         return found
 
     async def calls(self, agent_id: str) -> list[AgentFact]:
-        """Calls that were reported to have bypassed the ledger."""
-        facts = await self._agent_facts(agent_id, "call")
-        once = dict.fromkeys(facts)  # one that was published again stands there twice
-        return [fact for fact in once if fact.kind is AgentKind.CALL_REPORTED]
+        """Calls that were reported to have bypassed the ledger, and that no operator has acknowledged."""
+        return [one.call for one in await self.reported(agent_id) if one.word is None]
+
+    async def reported(self, agent_id: str) -> list[ReportedFact]:
+        """All reported calls, each with an operator's word on it, in the order of their sessions."""
+        snapshot = await self.scan(self.agents_partition(agent_id), docs.agent_documents("call", agent_id))
+        found: list[ReportedFact] = []
+        for key, data in snapshot.documents.items():
+            facts = [decode_agent(fact) for _, fact in without_marks(key.key, Topic.AGENTS, docs.read_history(data))[0]]
+            once = dict.fromkeys(facts)  # one that was published again stands there twice
+            told = [fact for fact in once if fact.kind is AgentKind.CALL_REPORTED]
+            word = next((fact for fact in told if fact.declared_as == ACKNOWLEDGED), None)
+            found += [ReportedFact(fact, word) for fact in told if fact.declared_as != ACKNOWLEDGED]
+        return sorted(found, key=lambda one: (one.call.epoch, one.call.seq))
 
     async def _agent_facts(self, agent_id: str, family: str) -> list[AgentFact]:
         snapshot = await self.scan(self.agents_partition(agent_id), docs.agent_documents(family, agent_id))

@@ -136,6 +136,39 @@ def test_unusable_declarations(session: AgentSession) -> None:
     assert template.value.field == "resource"
 
 
+def test_values_of_the_wrong_type(session: AgentSession, world: World, ledger: Ledger) -> None:
+    """Whatever a call cannot use is refused naming the field and the way on: never a bare TypeError."""
+    session.checkpoint("c")
+    wrong: list[Any] = [5, b"state", None, ["state"]]
+
+    def resume(**values: Any) -> object:
+        return ledger.resume(world.agent, checkpoint="c", summary_generation=0, **values)
+
+    calls: list[tuple[str, Callable[[Any], object], list[Any]]] = [
+        ("restored", lambda v: ledger.authorize_rollback(world.agent, checkpoint="c", restored=v), wrong),
+        ("restored", lambda v: ledger.preview_rollback(world.agent, checkpoint="c", restored=v), wrong),
+        ("restored", lambda v: session.rollback("c", restored=v), wrong),
+        ("depends_on", lambda v: resume(depends_on=v), [5, None, "op", b"op", [5]]),
+        ("resolve", lambda v: resume(resolve=v), [5, "text"]),
+        ("dropped", lambda v: session.record_compaction(summary="s", dropped=v), [5, None]),
+        ("tool", ledger.probe, [5, None, " "]),
+        ("function", ledger.probe("t"), [5, None]),
+        ("identity", lambda v: session.effect("t", kind=IRREVERSIBLE, identity=v)(len), ["order", 5]),
+        ("content", lambda v: session.effect("t", kind=IRREVERSIBLE, content=v)(len), ["note", 5]),
+        ("cascades", lambda v: session.effect("t", kind=IRREVERSIBLE, cascades=v)(len), ["inv", 5]),
+        ("not_executed", lambda v: session.effect("t", kind=IRREVERSIBLE, not_executed=v), [ValueError, ("x",)]),
+        ("order_safe", lambda v: session.report_call("t", kind=v, order_safe=True), [IRREVERSIBLE, EffectClass.READ]),
+    ]
+    before = session.seq
+    for field, call, values in calls:
+        for value in values:
+            with pytest.raises(InvalidArgumentError) as caught:
+                call(value)
+            assert caught.value.field == field
+            assert caught.value.next_step
+    assert session.seq == before
+
+
 def test_wrong_arguments_are_a_type_error(session: AgentSession) -> None:
     """Arguments that do not fit the function are the function's own TypeError, and nothing is claimed."""
 

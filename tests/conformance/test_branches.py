@@ -266,6 +266,30 @@ def test_a_call_without_an_op_id_is_a_violation(world: World) -> None:
         assert [o.kind for o in world.ledger.obligations(world.agent)] == [ObligationKind.CALL_OUTSIDE_LEDGER]
 
 
+def test_an_acknowledged_call_is_no_obligation(world: World, home: Home) -> None:
+    """An operator's word on exactly this call; it counts once, for good, and in a projection that is built anew."""
+    with Siblings(world) as crew:
+        for tool in ("shell", "other"):
+            crew["a"].report_call(tool, kind=EffectClass.IRREVERSIBLE)
+        until(lambda: len(crew.prune().violations) == 2)
+        told = {one.call.tool: one.call for one in world.ledger.reported_calls(world.agent)}
+        for by in ("ann", "bob"):
+            world.ledger.acknowledge_call(
+                world.agent, told["shell"].session_id, told["shell"].seq, by=by, evidence="called back"
+            )
+        assert [v.tool for v in crew.prune().violations] == ["other"]
+        with pytest.raises(NotFoundError) as none:
+            world.ledger.acknowledge_call(world.agent, told["shell"].session_id, 999, by="ann", evidence="e")
+        assert none.value.field == "seq"
+        home.rebuild()
+        words = answer_when_back(
+            lambda: [(one.call.tool, one.word and one.word.by) for one in world.ledger.reported_calls(world.agent)]
+        )
+        assert words == [("shell", "ann"), ("other", None)]
+        assert [v.tool for v in crew.prune().violations] == ["other"]
+        assert world.ledger.verify().findings == []
+
+
 def test_nothing_that_a_pruned_branch_does_later_is_accepted(world: World, ledger: Ledger) -> None:
     """Intents, checkpoints, sessions, forks, rollbacks, prunes: each is refused, and nothing was run."""
     with Siblings(world) as crew:

@@ -26,6 +26,8 @@ from fencepost.ledger import divergence as rules
 from fencepost.ledger.operations import Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fencepost.ledger import AgentSession
 
 
@@ -171,6 +173,7 @@ def test_first_declaration_counts(world: World, ledger: Ledger) -> None:
     with gone_back(world, ledger, "first") as session:
         for name in ("x0", "x1", "x2", "x3"):
             op_id = world.op_id(name)
+            held(world, session, name)
             [second] = race(world, op_id, (one, None, "ann"), (other, world.op_id("first"), "bob"))
             counts = ledger.agent(world.agent).agent.declarations[op_id]
             assert f"by {counts.by}" in str(second)
@@ -250,6 +253,53 @@ def test_what_cannot_be_declared(world: World, ledger: Ledger) -> None:
                 ledger.declare(world.agent, op_id, **{"by": "ann", "evidence": "seen", **more})
             assert caught.value.field == field
     assert ledger.agent(world.agent).agent.declarations == {}
+
+
+def test_nothing_is_declared_in_advance(world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody asked for is not held, so it cannot be declared, by a session or an operator; asked for it is held."""
+    monkeypatch.setattr(rules, "_UNDER_WAY_S", 0.2)
+    with gone_back(world, ledger, "first") as session:
+        later = world.op_id("later")
+        tries: tuple[Callable[[], None], ...] = (
+            lambda: session.declare_new(later),
+            lambda: session.declare_same(later, as_=world.op_id("first")),
+            lambda: ledger.declare(world.agent, later, by="ann", evidence="a guess"),
+            lambda: ledger.declare(world.agent, later, same_as=world.op_id("first"), by="ann", evidence="a guess"),
+        )
+        for declare in tries:
+            with pytest.raises(InvalidArgumentError, match="is not held") as caught:
+                declare()
+            assert caught.value.field == "op_id"
+            assert "fencepost rollback held" in caught.value.next_step
+        held(world, session, "later")
+        session.declare_new(later)
+        world.charge(session, "later")
+    assert list(ledger.agent(world.agent).agent.declarations) == [later]
+
+
+def test_declared_where_no_word_of_it_was_left(world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond what the log keeps, the session that was refused can declare it; an operator once there is word of it."""
+    monkeypatch.setattr(rules, "_UNDER_WAY_S", 0.2)
+    monkeypatch.setattr(rules, "MOST_HELD", 1)
+    with gone_back(world, ledger, "first") as session:
+        for name in ("kept", "second", "third"):
+            held(world, session, name)
+        until(lambda: ledger.held(world.agent))
+        with pytest.raises(InvalidArgumentError, match="is not held"):
+            ledger.declare(world.agent, world.op_id("second"), by="ann", evidence="seen")
+        session.declare_new(world.op_id("second"))
+        world.charge(session, "second")
+        ledger.declare(world.agent, world.op_id("kept"), by="ann", evidence="seen")
+
+
+def test_declared_by_the_next_session(world: World, ledger: Ledger) -> None:
+    """What was held in a session that is over is on record: its successor may say what it is."""
+    with gone_back(world, ledger, "first") as session:
+        held(world, session, "second")
+    with ledger.session(world.agent) as successor:
+        successor.declare_new(world.op_id("second"))
+        world.charge(successor, "second")
+    assert world.hits("second") == 1
 
 
 def test_more_than_a_decision_can_name(world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,6 +291,20 @@ def test_preview_tells_what_a_replay_would_do(world: World, session: AgentSessio
     assert "no harm" in calls["ls"]
 
 
+def test_an_acknowledged_call_is_no_reason(world: World, ledger: Ledger, session: AgentSession) -> None:
+    """Reported after the checkpoint it forbids going back, until an operator acknowledges exactly that call."""
+    session.checkpoint("c")
+    for _ in range(2):
+        session.report_call("shell", kind=IRREVERSIBLE)
+    until(lambda: len(world.preview("c").reasons) == 2)
+    first, second = (one.call for one in ledger.reported_calls(world.agent))
+    ledger.acknowledge_call(world.agent, first.session_id, first.seq, by="ann", evidence="called back")
+    [reason] = world.preview("c").reasons
+    assert (reason.kind, reason.effect and reason.effect.seq) == (R.CALL_OUTSIDE_LEDGER, second.seq)
+    ledger.acknowledge_call(world.agent, second.session_id, second.seq, by="ann", evidence="called back")
+    assert world.preview("c").kind is PROCEED
+
+
 def test_who_asked_and_why(world: World, ledger: Ledger, session: AgentSession) -> None:
     """The word of a person stands in the request and in the decision, refused or not, and in what is reported."""
     session.report_call("shell", kind=EffectClass.READ, by="bob", evidence="saw it in the shell's history")

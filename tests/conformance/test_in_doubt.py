@@ -163,8 +163,10 @@ def test_probe_that_there_is_not(world: World, ledger: Ledger) -> None:
     with pytest.raises(NotFoundError) as caught:
         ledger.run_probe(op_id)
     assert caught.value.field == "tool"
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError, match="is not open"):
         ledger.run_probe(done.op_id)
+    with pytest.raises(NotFoundError, match="is not in this ledger"):
+        ledger.run_probe(world.op_id("none"))
 
 
 @pytest.mark.slow

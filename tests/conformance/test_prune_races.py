@@ -18,6 +18,7 @@ from fencepost.ledger import (
     FencedError,
     FencepostError,
     Ledger,
+    ManifestError,
     ObligationKind,
     OperationBeingUndoneError,
     PruneKind,
@@ -57,9 +58,9 @@ class Gate:
         assert self.reached.wait(PATIENCE_S)
         return future
 
-    def end(self) -> None:
+    def end(self, *, wait: bool = True) -> None:
         self.released.set()
-        self._threads.shutdown()
+        self._threads.shutdown(wait=wait)
 
 
 @pytest.fixture
@@ -425,7 +426,7 @@ def test_relying_on_an_adoption_whose_branch_is_pruned_meanwhile(
 def test_relying_first_on_an_adoption_whose_branch_was_pruned(
     world: World, ledger: Ledger, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other way round: it can be seen that the sibling absorbed it, so the undo is withdrawn, and it stands."""
+    """The other way round: it can be seen that the sibling absorbed it, so the plan is refused, and it stands."""
     with Siblings(world, ("a", "d", "b")) as crew:
         _, session = late_session(world)
         plan, ran = pruned_adopter(crew, ledger), list[str]()
@@ -433,12 +434,42 @@ def test_relying_first_on_an_adoption_whose_branch_was_pruned(
         Absorbing(gate, session, monkeypatch, after=True)
         relying = gate.begin(lambda: reads(session, crew))
         until(lambda: crew.prune("a").adopted)
-        with pytest.raises(CompensationBlockedError):
+        with pytest.raises(ManifestError, match=f"{world.agent}/b"):
             ledger.compensate(plan, approved_by="ann")
         gate.end()
         assert relying.result(PATIENCE_S) == {"by": "a"}
         assert ran == []
         session.close()
+
+
+def test_relying_on_it_while_its_undo_is_about_to_begin(
+    world: World, ledger: Ledger, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody relied on it when the plan was looked at last; it looks again once it has begun, and withdraws."""
+    undoing, original = world.open(), Engine.publish_effect
+
+    async def publish_effect(engine: Engine, fact: EffectFact, known: Any) -> Any:
+        if engine is undoing._engine and fact.kind is EffectKind.COMPENSATING:
+            await gate.pass_through()
+        return await original(engine, fact, known)
+
+    with Siblings(world, ("a", "d", "b")) as crew:
+        plan, ran = pruned_adopter(crew, ledger), list[str]()
+
+        @undoing.compensator("undo.branch", state_hash=lambda _: "after")
+        def undo(op: Any, payload: Any, idempotency_key: str) -> None:
+            del payload, idempotency_key
+            ran.append(op.op_id)
+
+        monkeypatch.setattr(Engine, "publish_effect", publish_effect)
+        compensating = gate.begin(lambda: undoing.compensate(plan, approved_by="ann"))
+        assert crew.do_sealed("b", "effect") == {"by": "a"}
+        gate.end(wait=False)
+        with pytest.raises(CompensationBlockedError, match=f"{world.agent}/b") as caught:
+            compensating.result(PATIENCE_S)
+        assert caught.value.verdict == "RELIED_ON"
+        assert ran == []
+        assert ledger.operation(crew.op_id("effect")).operation.status is Status.COMMITTED
 
 
 def test_what_is_undone_while_a_session_takes_over_is_not_taken_for_done(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conformance.worlds import Home, World, charge
 
-from fencepost.ledger import Ledger, ReasonKind, RefusedError, urls
+from fencepost.ledger import InvalidArgumentError, Ledger, ReasonKind, RefusedError, urls
 from fencepost.ledger.stores import store_url
 
 if TYPE_CHECKING:
@@ -76,3 +76,26 @@ def test_where_the_ledger_is_by_default(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("FENCEPOST_URL", "sqlite:///from/the/environment.db")
     assert store_url() == "sqlite:///from/the/environment.db"
     assert store_url("sqlite:///given.db") == "sqlite:///given.db"
+
+
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_blank_url_is_no_other_ledger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, blank: str) -> None:
+    """Given blank, as an argument, in the environment, or in the file, it is refused; no ledger is made anywhere."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("FENCEPOST_URL", raising=False)
+
+    def refused(url: str | None = None) -> None:
+        with pytest.raises(InvalidArgumentError) as caught:
+            Ledger.open(url)
+        assert caught.value.field == "url"
+        assert not (tmp_path / "state").exists()
+
+    refused(blank)
+    Path("fencepost.toml").write_text(f'url = "{blank}"\n')
+    refused()
+    monkeypatch.setenv("FENCEPOST_URL", blank)
+    Path("fencepost.toml").unlink()
+    refused()
+    with pytest.raises(InvalidArgumentError, match="FENCEPOST_URL is given"):
+        store_url()

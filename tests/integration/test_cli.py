@@ -57,7 +57,7 @@ GOLDEN: list[Golden] = [
         "unsafe", "age_s"}}),
     ("agents show nightly", 0, "agent", {
         "agent_id", "unsafe", "pending_rollback", "sessions", "branches", "rollbacks", "open_operations", "age_s",
-        "declarations", "obligations",
+        "declarations", "obligations", "reported_calls", "approvals",
     }, {"sessions": SESSION, "branches": BRANCH}),
     ("ops list", 0, "operations", {"operations", "next_after"}, {"operations": SUMMARY}),
     (f"ops show {CHARGE}", 0, "operation", OPERATION, {"attempts": {

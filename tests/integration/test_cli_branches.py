@@ -62,6 +62,45 @@ def test_an_orphan_and_its_way_out(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("left_behind")
+def test_an_adoption_for_a_branch_that_is_over(run: Run) -> None:
+    """Refused with the branch's name and the way on; what was adopted before the branch was pruned stays adopted."""
+    run("branch", "prune", "nightly", "plan-a")
+    who = ("--agent", "nightly", "--by", "alice", "--evidence", "it is right", "--json")
+    told = error(run("branch", "adopt", MAIL, *who, "--branch", "plan-a"), 2)
+    assert (told["details"]["field"], "plan-a of nightly is pruned" in told["message"]) == ("branch", True)
+    assert "branch that goes on" in told["next_step"]
+    answer(run("branch", "adopt", MAIL, *who, "--branch", "plan-b"))
+    run("branch", "prune", "nightly", "plan-b")
+    assert answer(run("branch", "obligations", "--json"))["obligations"] == []
+
+
+def test_a_reported_call_and_its_way_out(run: Run, url: str) -> None:
+    """It is an obligation of a pruned branch, and listed, until somebody acknowledges it by name; a blank word is none."""
+    with Ledger.open(url) as ledger, ledger.session("nightly") as main, main.fork("plan-a", checkpoint="c2") as branch:
+        branch.report_call("shell", kind=EffectClass.IRREVERSIBLE, by="bob", evidence="its history")
+    answer(run("branch", "prune", "nightly", "plan-a", "--by", "carol", "--evidence", "lost", "--json"), 3)
+    [call] = answer(run("agents", "show", "nightly", "--json"))["reported_calls"]
+    assert (call["tool"], call["branch_id"], call["by"], call["evidence"]) == ("shell", "plan-a", "bob", "its history")
+    assert call["acknowledged"] is None
+    for command in ("agents", "show"), ("branch", "list"):
+        text = run(*command, "nightly").stdout
+        assert all(word in text for word in ("carol", "lost"))
+    text = run("agents", "show", "nightly").stdout
+    assert all(word in text for word in ("Reported calls", call["session_id"], "bob", "its history"))
+    line = ("branch", "acknowledge", "nightly", call["session_id"], str(call["seq"]), "--json")
+    error(run(*line, "--by", "dora", "--evidence", " "), 2)
+    error(run(*line[:3], "nowhere", "7", "--by", "dora", "--evidence", "e", "--json"), 5)
+    error(run("branch", "acknowledge", "nobody", *line[3:], "--by", "dora", "--evidence", "e"), 5)
+    told = answer(run(*line, "--by", "dora", "--evidence", "called back"))
+    assert (told["acknowledged"]["by"], told["acknowledged"]["evidence"]) == ("dora", "called back")
+    assert answer(run(*line, "--by", "emil", "--evidence", "later"))["acknowledged"]["by"] == "dora"
+    assert "by dora: called back" in run("agents", "show", "nightly").stdout
+    assert answer(run("branch", "obligations", "--json"))["obligations"] == []
+    assert answer(run("branch", "prune", "nightly", "plan-a", "--json"))["restored"]
+    assert run("projector", "verify").exit_code == 0
+
+
+@pytest.mark.usefixtures("left_behind")
 def test_a_plan_for_what_can_be_undone(run: Run, tmp_path: Path) -> None:
     """Exit 4: open; the plan is written as it can be read back, and nothing is written when there is none."""
     target = tmp_path / "plan.json"

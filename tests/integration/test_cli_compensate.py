@@ -165,6 +165,61 @@ def test_plan(run: Run, shop: Path) -> None:
         error(run("compensate", "plan", *wrong, "--json"), 2)
 
 
+def test_who_runs_a_plan_and_who_approved_it(run: Run, shop: Path) -> None:
+    """Two people: the approver by name in the facts, and the runner beside; both are shown."""
+    plan_of(run, "--op", A2)
+    accept = ("--accept-loss", "mail:A2")
+    answer(run("compensate", "approve", "plan.json", "--by", "ann", "--evidence", "ticket", *accept, "--json"))
+    assert (
+        error(run("compensate", "run", "plan.json", "--by", "", *COMPENSATORS, "--json"), 2)["details"]["field"] == "by"
+    )
+    assert (shop / "state").read_text() == "12"
+    done = answer(run("compensate", "run", "plan.json", "--by", "bob", *COMPENSATORS, "--json"))
+    assert done["approved_by"] == "ann"
+    shown = answer(run("ops", "show", A2, "--json"))
+    for told in (*shown["undoings"], *shown["compensations"]):
+        assert (told["by"], told["reason"]) == ("ann", "run by bob")
+    assert "run by bob" in run("ops", "show", A2).stdout
+    approvals = answer(run("agents", "show", "shop", "--json"))["approvals"]
+    assert [(a["by"], a["evidence"]) for a in approvals] == [("ann", "ticket")]
+    text = run("agents", "show", "shop").stdout
+    assert "Approved plans" in text
+    assert "ticket" in text
+
+
+def test_running_what_nobody_approved_needs_grounds(run: Run, shop: Path) -> None:
+    """Without --evidence, or with a blank one, it is refused, and nothing is undone; with it, it is an approval."""
+    plan_of(run, "--op", A2)
+    line = ("compensate", "run", "plan.json", "--by", "ann", "--accept-loss", "mail:A2", *COMPENSATORS, "--json")
+    for grounds in ((), ("--evidence", " ")):
+        assert error(run(*line, *grounds), 2)["details"]["field"] == "evidence"
+    assert (shop / "state").read_text() == "12"
+    assert answer(run("agents", "show", "shop", "--json"))["approvals"] == []
+    assert answer(run(*line, "--evidence", "ticket"))["evidence"] == "ticket"
+    answer(run(*line))  # it is approved now
+
+
+@pytest.mark.parametrize("command", ["preview", "authorize"])
+def test_the_plan_of_a_rollback_in_a_file(run: Run, shop: Path, command: str) -> None:
+    """Written as `compensate` takes it; no file when there is nothing to compensate."""
+    verdict = answer(run("rollback", command, "shop", "--checkpoint", "c", "--plan-out", "rollback.json", "--json"), 4)
+    assert json.loads(Path("rollback.json").read_text()) == verdict["plan"]
+    assert (
+        "rollback.json" in run("rollback", command, "shop", "--checkpoint", "c", "--plan-out", "rollback.json").stderr
+    )
+    refused = run("rollback", command, "nightly", "--checkpoint", "c1", "--plan-out", "none.json")
+    assert "no plan was written" in refused.stderr
+    assert not Path("none.json").exists()
+
+
+def test_a_plan_that_is_not_text(run: Run, shop: Path) -> None:
+    """The file is named, and exit code 2, like an import of such a file."""
+    Path("plan.json").write_bytes(b'{"schema": "\xff"}')
+    for line in (("compensate", "verify", "plan.json"), ("import", "plan.json", "--url", f"sqlite://{shop}/x/new.db")):
+        told = error(run(*line, "--json"), 2)
+        assert "plan.json is not UTF-8" in told["message"]
+
+
 def test_losses_must_be_accepted(run: Run, shop: Path) -> None:
     """Without each of them by name: exit code 4, and nothing is done."""
     plan_of(run, "--op", A1, "--op", A2)
@@ -193,7 +248,9 @@ def test_blocked(run: Run, shop: Path) -> None:
     (shop / "state").write_text("100")
     verified = answer(run("compensate", "verify", "plan.json", *COMPENSATORS, "--json"), 3)
     assert "BLOCKED_CONCURRENT_MUTATION" in verified["steps"].values()
-    told = error(run("compensate", "run", "plan.json", "--by", "ann", *ACCEPT, *COMPENSATORS, "--json"), 3)
+    told = error(
+        run("compensate", "run", "plan.json", "--by", "ann", "--evidence", "e", *ACCEPT, *COMPENSATORS, "--json"), 3
+    )
     assert told["error"] == "CompensationBlockedError"
     assert (shop / "state").read_text() == "100"
 
@@ -202,7 +259,7 @@ def test_an_inverse_in_doubt(run: Run, shop: Path) -> None:
     """Exit code 4 until it is settled; then the plan goes on."""
     plan_of(run, "--op", A1, "--op", A2)
     (shop / "broken").touch()
-    line = ("compensate", "run", "plan.json", "--by", "ann", *ACCEPT, "--json")
+    line = ("compensate", "run", "plan.json", "--by", "ann", "--evidence", "e", *ACCEPT, "--json")
     told = error(run(*line, *COMPENSATORS), 4)
     assert told["details"]["op_id"] == f"undo:{A2}:1"
     assert "compensate run" in run("in-doubt", "show", A2).stdout
@@ -238,26 +295,28 @@ def test_moved(run: Run, shop: Path) -> None:
     for command in (
         ("approve", "--by", "a", "--evidence", "e", *ACCEPT),
         ("verify",),
-        ("run", "--by", "a", *COMPENSATORS),
+        ("run", "--by", "a", "--evidence", "e", *COMPENSATORS),
     ):
         assert error(run("compensate", command[0], "plan.json", *command[1:], "--json"), 6)["details"]["op_id"] == A2
     error(run("compensate", "plan", "--op", A2, "--json"), 3)
 
 
 @pytest.mark.parametrize(
-    "target", ["nothing_here", "undo_refunds:nothing", "undo_refunds:wrong", "undo_refunds:neither"]
+    "target",
+    ["nothing_here", "undo_refunds:nothing", "undo_refunds:wrong", "undo_refunds:neither", "../../x", ".x", ":", ""],
 )
 def test_modules_that_do_not_say_how(run: Run, shop: Path, target: str) -> None:
     """The module is named; nothing was begun."""
     plan_of(run, "--op", A1)
     told = error(run("compensate", "run", "plan.json", "--by", "a", "--compensators", target, "--json"), 2)
     assert target in told["message"]
+    assert told["details"]["field"] == "compensators"
 
 
 def test_without_compensators(run: Run, shop: Path) -> None:
     """The missing one is named, exit code 5; what cannot be read is told as unknown."""
     plan_of(run, "--op", A1)
-    told = error(run("compensate", "run", "plan.json", "--by", "a", *ACCEPT, "--json"), 5)
+    told = error(run("compensate", "run", "plan.json", "--by", "a", "--evidence", "e", *ACCEPT, "--json"), 5)
     assert told["details"]["actions"] == ["shop.recharge"]
     assert answer(run("compensate", "verify", "plan.json", "--json"), 4)["steps"] == {A1: "UNKNOWN"}
 

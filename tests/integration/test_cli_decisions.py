@@ -217,7 +217,7 @@ def test_probe_that_does_not_know(run: Run, module: str) -> None:
     assert (text.exit_code, "no answer" in text.stdout) == (4, True)
 
 
-@pytest.mark.parametrize("name", ["no_such_module", ":none", ":number", ":others", ".x", ""])
+@pytest.mark.parametrize("name", ["no_such_module", ":none", ":number", ":others", ".x", "", "../../x"])
 def test_probe_that_cannot_be_had(run: Run, module: str, name: str) -> None:
     """A module that cannot be loaded, or has no probe for the tool, is a wrong call."""
     target = name if not name or name[0] not in ":." else module + name
@@ -309,3 +309,13 @@ def test_declared_wrongly(run: Run, gone_back: str, options: tuple[str, ...]) ->
     assert run(*line).exit_code == 2
     assert len(answer(run("rollback", "held", "nightly", "--json"))["held"]) == 1
     assert run("rollback", "held", "nobody").exit_code == 5
+
+
+def test_declared_in_advance(run: Run, gone_back: str) -> None:
+    """What is not held cannot be declared: a wrong call (2) that names the field and where to look; nothing is recorded."""
+    line = ("rollback", "declare", "nightly", f"{gone_back}-misspelt", "--evidence", "seen", "--by", "ann")
+    for how in (("--new",), ("--same-as", CHARGE)):
+        told = error(run(*line, *how, "--json"), 2)
+        assert told["details"]["field"] == "op_id"
+        assert "fencepost rollback held" in told["next_step"]
+    assert answer(run("agents", "show", "nightly", "--json"))["declarations"] == []

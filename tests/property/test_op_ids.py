@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -131,6 +132,24 @@ RUN_BOUND = [
     "toolCallId",
     "tool_use_id",
     "checkpoint_ns",
+    "idempotency_key",
+    "Idempotency-Key",
+    "idempotency_token",
+    "request_id",
+    "requestID",
+    "call_id",
+    "callid",
+    "message_id",
+    "uuid",
+    "nonce",
+    "attempt",
+    "attempt_number",
+    "retry",
+    "retry_count",
+    "timestamp",
+    "trace_id",
+    "span_id",
+    "correlation_id",
 ]
 
 
@@ -170,6 +189,50 @@ def test_ids_of_runs_are_refused_where_a_tool_is_declared() -> None:
     declared(identity=("order",))
     declared(options={"stable_ids": ("run_id",)})
     declared(kind=EffectClass.READ)
+
+
+@dataclass
+class _Order:
+    order: str
+    request_id: str
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"order": "A1", "request_id": "x"},
+        {"lines": [{"sku": 1}, {"sku": 2, "Request-ID": "x"}]},
+        {"a": {"b": {"c": ({"requestId": "x"},)}}},
+        _Order("A1", "x"),
+        [_Order("A1", "x")],
+    ],
+)
+def test_ids_of_runs_are_found_within_identity_arguments(value: Any) -> None:
+    """In a mapping, a list, or a dataclass given as identity, by the argument's name and the key's; stable if said."""
+    place: dict[str, Any] = {"agent": "a", "branch": "b", "session": "s", "epoch": Position(0, 0), "seq": 0}
+    session = session_at(place, "ticket-7")
+    with pytest.raises(InvalidArgumentError, match=r"identity: body\.\w+\W?\w+ of bank\.pay") as caught:
+        op_id(session, {"body": value})
+    assert caught.value.field == "identity"
+    named = str(caught.value).removeprefix("identity: ").partition(" ")[0]
+    with pytest.raises(InvalidArgumentError):
+        op_id(session, {"body": value}, stable_ids=("body",))
+    assert op_id(session, {"body": value}, stable_ids=(named,)) != op_id(session, {"body": "y"})
+    assert op_id(session, {"order": 1}, content={"body": value}) == op_id(session, {"order": 1})
+
+
+def test_a_key_that_the_tool_takes_is_no_identity() -> None:
+    """Declared as key_argument, an idempotency key is taken out before: two that a model made up are one operation."""
+
+    def cancel(order: str, idempotency_key: str = "") -> None:
+        del order, idempotency_key
+
+    options = EffectOptions(tool="t", kind=EffectClass.IRREVERSIBLE)
+    tool = Tool(function=cancel, options=options, key_argument="idempotency_key")
+    one, other = (tool.bind(("A1", key), {}, scope="s", occurrence=1) for key in ("k1", "k2"))
+    assert (one.op_id, one.supplied_key, other.supplied_key) == (other.op_id, "k1", "k2")
+    with pytest.raises(InvalidArgumentError):
+        Tool(function=cancel, options=options)
 
 
 def test_ids_are_json() -> None:

@@ -42,6 +42,7 @@ from fencepost.ledger import (
     ReasonKind,
     Reconcile,
     ReplayedOperation,
+    ReportedCall,
     Resume,
     SpeculationReport,
     SpeculationRow,
@@ -235,6 +236,7 @@ def contexts(ledger: Ledger, agent: AgentSession) -> None:
         assert_type(list(answer.missing), list[str])
         assert_type(answer.raise_for_missing(), Reconcile)
         assert_type(answer.undone, tuple[UndoneEffect, ...])
+        assert_type(answer.calls, tuple[ReportedCall, ...])
     try:
         ledger.reconcile("nightly", checkpoint="c", summary_generation=7)
     except SummaryReconciliationError as error:
@@ -286,6 +288,8 @@ def branches(ledger: Ledger, agent: AgentSession) -> None:
     assert_type([o.kind for o in ledger.obligations("nightly")], list[ObligationKind])
     ledger.adopt("op", agent="nightly", branch="main", by="ann", evidence="seen", version="0.1")
     ledger.adopt("op", agent="nightly", branch="main", by="ann", evidence="seen")  # type: ignore[call-arg]
+    ledger.acknowledge_call("nightly", "session", 4, by="ann", evidence="seen")
+    ledger.acknowledge_call("nightly", "session", 4, by="ann")  # type: ignore[call-arg]
     report = ledger.speculation_report()
     assert_type(report, SpeculationReport)
     assert_type(report.total, SpeculationRow)

@@ -27,7 +27,8 @@ def test_the_example_is_at_most_25_lines_long() -> None:
 
 def test_the_example_runs_and_refunds_once(tmp_path: Path) -> None:
     """The refund runs once, the rollback is refused with its reason, the replay tells the result."""
-    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "FENCEPOST_URL": ""}
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    environment.pop("FENCEPOST_URL", None)
     done = subprocess.run(
         [sys.executable, "-c", _example()],
         cwd=tmp_path,

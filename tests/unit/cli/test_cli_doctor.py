@@ -142,3 +142,12 @@ def test_init_tells_what_is_weak_once(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert (result.exit_code, result.stdout.strip()) == (0, "l1")
     assert result.stderr.count(WEAK.name) == 1
     assert caplog.records == []
+
+
+def test_a_partition_that_was_never_applied_has_no_age() -> None:
+    """Before any projector has run nothing is known of its age, in the status and in the lag."""
+    from fencepost.ledger.cli_projector import _lag_row  # noqa: PLC0415
+    from fencepost.ledger.ports import Header  # noqa: PLC0415
+
+    assert _lag_row("effects/0", 5, Header(now_ms=1_790_000_000_000))["age_s"] is None
+    assert _lag_row("effects/0", 5, Header(now_ms=1_790_000_000_000, seen_ms=1_789_999_999_000))["age_s"] == 1

@@ -122,6 +122,10 @@ def test_what_cannot_be_taken_is_refused_with_the_fields_name(call: dict[str, An
         ({"tool": ""}, "tool"), ({"tool": "x" * 201}, "tool"), ({"kind": EffectClass.UNKNOWN}, "kind"),
         ({"order_safe": True}, "order_safe"), ({"deadline_s": -1}, "deadline_s"), ({"wait_s": 10**7}, "wait_s"),
         ({"longest_run_s": float("nan")}, "longest_run_s"),
+        ({"not_executed": ValueError}, "not_executed"), ({"not_executed": ("ValueError",)}, "not_executed"),
+        ({"not_executed": (int,)}, "not_executed"), ({"not_executed": [ValueError]}, "not_executed"),
+        ({"not_executed": (ValueError, KeyError())}, "not_executed"), ({"not_executed": None}, "not_executed"),
+        ({"secret": "card"}, "secret"), ({"stable_ids": 5}, "stable_ids"),
     ],
 )  # fmt: skip
 def test_declarations_that_cannot_be_are_refused_at_once(values: dict[str, Any], field: str) -> None:
@@ -129,6 +133,56 @@ def test_declarations_that_cannot_be_are_refused_at_once(values: dict[str, Any],
     with pytest.raises(InvalidArgumentError) as caught:
         EffectOptions(**{"tool": "t", "kind": EffectClass.IRREVERSIBLE, **values})
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"identity": "account"}, "identity"), ({"identity": 5}, "identity"), ({"identity": (5,)}, "identity"),
+        ({"content": "note"}, "content"), ({"content": b"note"}, "content"), ({"cascades": "inv"}, "cascades"),
+        ({"cascades": 5}, "cascades"), ({"resource": 5}, "resource"), ({"key_argument": 5}, "key_argument"),
+        ({"key": "account"}, "key"), ({"function": 5}, "function"),
+        ({"options": EffectOptions(tool="t", kind=EffectClass.IRREVERSIBLE, stable_ids=("zz",))}, "stable_ids"),
+        ({"options": EffectOptions(tool="t", kind=EffectClass.IRREVERSIBLE, stable_ids=("zz.uuid",))}, "stable_ids"),
+    ],
+)  # fmt: skip
+def test_tools_that_cannot_be_are_refused_at_once(values: dict[str, Any], field: str) -> None:
+    """One name where a list of names is wanted, what is no name at all, and a stable id that is no parameter."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        tool(**values)
+    assert caught.value.field == field
+
+
+def test_one_cascade_is_no_list_of_cascades() -> None:
+    """Of an attempt too, and what was passed is not shown: it may hold a secret."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        OPTIONS.call(scope="s", identity={"a": 1}, cascades="card-4111")
+    assert caught.value.field == "cascades"
+    assert "4111" not in str(caught.value)
+
+
+class _Hostile(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        raise RuntimeError("asked")
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        raise RuntimeError("asked")
+
+
+class _Declined(Exception, metaclass=_Hostile):  # noqa: N818 (as `EffectNotExecuted`)
+    pass
+
+
+class _HardDeclined(_Declined):
+    pass
+
+
+def test_asking_about_an_exception_never_fails() -> None:
+    """An exception type whose class refuses to be asked is matched as `except` does; the outcome is recorded all the same."""
+    declared = object.__new__(EffectOptions)
+    object.__setattr__(declared, "not_executed", (_Declined,))
+    assert declared.certainly_not(_HardDeclined())
+    assert not declared.certainly_not(TimeoutError())
 
 
 def test_which_exceptions_say_that_nothing_happened() -> None:

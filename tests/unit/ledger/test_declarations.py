@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 
 import pytest
 from unit.ledger.guard_kit import done, evidence
-from unit.ledger.kit import agent_fact, at, decided, forked, opened, requested, token
+from unit.ledger.kit import (
+    agent_fact,
+    at,
+    committed,
+    decided,
+    fold,
+    forked,
+    intended,
+    opened,
+    requested,
+    resolved,
+    token,
+)
 
+import fencepost.schemas
 from fencepost.ledger import guard
-from fencepost.ledger.facts import AgentFact, AgentKind, Crossed, decode_agent, encode_agent
+from fencepost.ledger.divergence import still_crossed
+from fencepost.ledger.facts import ANY_ROUND, AgentFact, AgentKind, Crossed, EffectFact, decode_agent, encode_agent
 from fencepost.ledger.lineage import Agent, fold_agent
 from fencepost.ledger.rollbacks import recorded_reasons
 from fencepost.ledger.verdicts import Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
 
+UNDONE = (intended("a"), committed("a"), resolved("COMPENSATED", 1))
 NEW = agent_fact("DIVERGENCE_DECLARED", op_id="x", declared_as="new", by="ann")
 SAME = agent_fact("DIVERGENCE_DECLARED", op_id="x", declared_as="same", other_op_id="y", by="bob")
 
@@ -53,11 +70,30 @@ def test_what_is_held_is_kept_once() -> None:
 
 
 def test_rounds_of_crossed_effects_are_written_and_read() -> None:
-    """Each crossed effect keeps its round; a decision that tells none is read as of the first round."""
+    """Each crossed effect keeps its round; the first round is told as well."""
     crossed = (Crossed("a", "pay", 2), Crossed("b", "pay"))
     fact = AgentFact(kind=AgentKind.ROLLBACK_DECIDED, crossed=crossed)
     assert decode_agent(encode_agent(fact)) == fact
     assert decode_agent(encode_agent(fact)).crossed_rounds == (2, 1)
+
+
+def test_a_decision_that_tells_no_rounds_crosses_whatever_stands() -> None:
+    """The first version wrote none: its crossed effect may be of any round, and is over once nothing stands."""
+    golden = Path(fencepost.schemas.__file__).parent / "golden" / "v1" / "agent_fact.rollback_decided.json"
+    fact = decode_agent(bytes.fromhex(json.loads(golden.read_text())["hex"]))
+    assert fact.crossed
+    assert {effect.round for effect in fact.crossed} == {ANY_ROUND}
+    assert decode_agent(encode_agent(fact)) == fact
+    again = (*UNDONE, intended("b", round=2))
+    rounds: dict[tuple[EffectFact, ...], tuple[bool, bool, bool]] = {
+        (intended("a"), committed("a")): (True, True, True),
+        UNDONE: (False, False, True),
+        again: (True, False, True),
+        (*again, committed("b", round=2)): (True, False, True),
+    }
+    for facts, wanted in rounds.items():
+        operation = fold(*facts)
+        assert tuple(still_crossed(operation, number) for number in (ANY_ROUND, 1, 2)) == wanted
 
 
 def test_crossed_effects_of_all_branches() -> None:

@@ -17,6 +17,7 @@ from fencepost.ledger.manifests import ManifestVerdict
 from fencepost.ledger.operation_fold import fold_operation
 from fencepost.ledger.positions import Position
 from fencepost.ledger.verdicts import Policy, ReasonKind, Verdict, VerdictKind, WayOn
+from fencepost.ledger.watermarks import Point
 
 
 def strict(*operations: SeenOperation, **values: Any) -> Verdict:
@@ -70,6 +71,16 @@ def test_somebody_who_stays_relies_on_it() -> None:
     for one in (adopted("t:a", "b"), adopted("t:a", "main", "other"), adopted("t:a", "main", by="ann")):
         verdict = strict(standing("t:a", 7, sealed("t:a"), one))
         assert (verdict.kind, kinds(verdict)) == (VerdictKind.REFUSE, {ReasonKind.EFFECT_ADOPTED})
+
+
+def test_a_sibling_that_only_absorbed_it_relies_on_it_as_well() -> None:
+    """Nothing in the operation's own history says so: its place in the agent's log does, while the sibling knows it."""
+    done = standing("t:a", 7, sealed("t:a"))
+    for place, kind in ((3, VerdictKind.REFUSE), (0, VerdictKind.COMPENSATE_FIRST)):
+        verdict = strict(done, absorbed={("t:a", 1): [Point(Position(0, 2), place)]})
+        assert verdict.kind is kind
+    away = strict(done, seq=1, absorbed={("t:a", 1): [Point(Position(0, 2), 3)]})  # the sibling was forked at 2
+    assert away.kind is VerdictKind.COMPENSATE_FIRST
 
 
 def test_who_goes_back_as_well_does_not_stand_in_the_way() -> None:

@@ -166,7 +166,7 @@ def test_a_fact_of_an_unknown_kind_makes_the_operation_unsafe(kind: str) -> None
     op = fold(effect(kind, "x"), intended("a"))
     assert (op.status, op.owner, op.version) == (Status.UNSAFE, None, "0.0")
     op = fold(intended("a"), effect(kind, "x"), failed("a"))
-    assert (op.status, op.version) == (Status.UNSAFE, "0.1")
+    assert (op.status, op.version) == (Status.UNSAFE, "0.2")  # who resolves it must have seen that it failed
 
 
 def test_a_commit_of_the_owner_leaves_an_unsafe_operation_unsafe() -> None:

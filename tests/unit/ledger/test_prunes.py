@@ -6,16 +6,31 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from unit.ledger.kit import OP, agent_fact, committed, effect, failed, fold, forked, intended, opened, resolved, token
+from unit.ledger.kit import (
+    OP,
+    agent_fact,
+    at,
+    committed,
+    effect,
+    failed,
+    fold,
+    forked,
+    intended,
+    opened,
+    resolved,
+    token,
+)
 from unit.ledger.prune_kit import LIFE, A, B, adopted, by, done, examined, fates, pruned, sealed, seen
 
 from fencepost.ledger.errors import SpeculativeRollbackViolation
 from fencepost.ledger.facts import EffectClass
 from fencepost.ledger.guard import SeenOperation
+from fencepost.ledger.lineage import fold_agent
 from fencepost.ledger.manifests import CompensatingAction, ManifestVerdict, action_key, path
 from fencepost.ledger.positions import Position
 from fencepost.ledger.prune_verdicts import ObligationKind, PruneKind, open_obligations
 from fencepost.ledger.prunes import by_branch
+from fencepost.ledger.reliance import Witness
 from fencepost.ledger.watermarks import Point
 
 HARMLESS: list[dict[str, Any]] = [
@@ -200,7 +215,10 @@ def test_what_another_agent_adopted_stands_until_it_is_pruned_there() -> None:
     """Op ids can be shared by agents; their branches are asked for in their own log."""
     operation = seen(*done(), adopted("x", agent_id="other"))
     assert examined(operation).adopted[0].relied_on_by == ("other/x",)
-    assert fates(examined(operation, pruned_elsewhere=frozenset({("other", "x")}))) == ["orphans"]
+    life = (opened("o1", branch_id="x", agent_id="other"), pruned("x", agent_id="other"))
+    standing, gone = (Witness.of(fold_agent("other", at(*life[:n]))) for n in (1, 2))
+    assert examined(operation, others=[standing]).adopted[0].relied_on_by == ("other/x",)
+    assert fates(examined(operation, others=[gone])) == ["orphans"]
 
 
 def test_what_an_operator_adopted_stands_whatever_becomes_of_the_branch() -> None:

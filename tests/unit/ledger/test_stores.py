@@ -27,6 +27,15 @@ def test_a_broken_setting_is_refused() -> None:
         assert not caught.value.retryable
 
 
+def test_what_an_error_says_is_no_object_of_another_sentence() -> None:
+    """A check that found an error tells it in its own sentences; any other says what is found and what must be."""
+    broken = Check("file", ok=False, found="it is damaged.", wanted="Stop every process.")
+    with pytest.raises(GuaranteeError, match=r"promises: file: it is damaged\. Stop every process\. Correct"):
+        require_guarantees([broken])
+    with pytest.raises(GuaranteeError, match=r"cleanup\.policy is delete, must be [^.]+\. Correct"):
+        require_guarantees([BROKEN])
+
+
 def test_a_service_that_does_not_answer() -> None:
     """That is no broken promise: the same call may succeed later, and the error says so."""
     with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:9") as caught:

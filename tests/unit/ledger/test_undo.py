@@ -178,3 +178,14 @@ def test_a_commit_that_cannot_be_sealed_stays_a_commit(after: After, why: str) -
     assert (fact.kind, fact.manifest, fact.manifest_digest) == (EffectKind.COMMITTED, None, "")
     assert fact.reason.startswith("not sealed")
     assert why in fact.reason
+
+
+def test_what_makes_the_payload_is_not_what_reads_the_state() -> None:
+    """Which of the two failed after the effect is told; in a loop as well."""
+    broken = bound(payload_after=lambda *_, **__: 1 / 0)
+    for after in (read_after(broken, 1), asyncio.run(read_after_async(broken, 1))):
+        assert "payload_after failed (" in after.problem
+        assert "state" not in after.problem
+    unreadable = bound(state_hash=_raises)
+    for after in (read_after(unreadable, 1), asyncio.run(read_after_async(unreadable, 1))):
+        assert "the state after the effect could not be read" in after.problem
