@@ -48,7 +48,7 @@ def test_every_command_is_there() -> None:
         "demo", "init", "doctor", "status", "agents list", "agents show", "ops list", "ops show", "ops tail",
         "checkpoints list", "checkpoints show", "replay", "rollback preview", "rollback authorize", "branch list",
         "branch fork", "in-doubt list", "in-doubt show", "in-doubt probe", "in-doubt resolve", "projector run",
-        "projector lag", "projector rebuild", "projector verify", "export", "import",
+        "projector lag", "projector rebuild", "projector verify", "bench", "export", "import",
     }  # fmt: skip
 
 
