@@ -171,7 +171,7 @@ class Tool:
     def __post_init__(self) -> None:
         self._require_runnable()
         named = {*(self.identity or ()), *self.content, *([self.key_argument] if self.key_argument else [])}
-        parameters = inspect.signature(self.function).parameters
+        parameters = self._signature.parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         unknown = sorted(named - set(parameters))
         if unknown and not takes_any:
@@ -180,6 +180,11 @@ class Tool:
                 next_step=f"Name some of: {', '.join(parameters)}.",
                 field="identity",
             )
+
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        """Of the function; finding it out takes longer than using it."""
+        return inspect.signature(self.function)
 
     @property
     def is_awaited(self) -> bool:
@@ -195,7 +200,7 @@ class Tool:
                 next_step="Decorate a function that returns when the effect has happened.",
                 field="function",
             )
-        first = next(iter(inspect.signature(self.function).parameters), "")
+        first = next(iter(self._signature.parameters), "")
         if first in _INSTANCES and self.identity is None and self.key is None:
             raise InvalidArgumentError(
                 f"identity: {self.options.tool} is a method; which object it belongs to must be said.",
@@ -205,7 +210,7 @@ class Tool:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, scope: str, occurrence: int) -> Call:
         """The call that these arguments name. Raises TypeError as the function itself would."""
-        bound = inspect.signature(self.function).bind(*args, **kwargs)
+        bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = _flat(bound)
         supplied = values.pop(self.key_argument, None) if self.key_argument else None
@@ -240,7 +245,7 @@ class Tool:
         """The arguments to run the function with: ours in place of a key that the model made up."""
         if not self.key_argument:
             return args, kwargs
-        bound = inspect.signature(self.function).bind(*args, **kwargs)
+        bound = self._signature.bind(*args, **kwargs)
         bound.arguments[self.key_argument] = idempotency_key
         return bound.args, bound.kwargs
 
