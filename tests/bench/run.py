@@ -69,6 +69,12 @@ def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of earlier runs; of a row that was measured again, the newest."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    yield from {line["row"]: line for line in lines}.values()
+
+
 def ratios(results: Sequence[dict[str, Any]]) -> list[list[str]]:
     """The comparisons whose two rows were both measured."""
     by_name = {result["row"]: result for result in results if "problem" not in result}
@@ -86,7 +92,7 @@ def markdown(calibration: dict[str, Any], results: Sequence[dict[str, Any]]) -> 
     machine = (
         f"Measured at {calibration['time']} by `make bench`: {calibration['processors']} processors, Python "
         f"{calibration['python']}, {calibration['system']}; a step of a Python loop takes {calibration['loop_ns']:.0f} ns, "
-        f"4 KiB are synced in {calibration['sync_ms']:.2f} ms (p99 {calibration['sync_ms_p99']:.2f}). Scale {calibration['scale']:g}."
+        f"4 KiB are synced in {calibration['sync_ms']:.2f} ms (p99 {calibration['sync_ms_p99']:.2f}). "
     )
     lines = [
         "# Benchmarks",
@@ -120,11 +126,12 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], help="a row of the ledger, or a script's name")
     parser.add_argument("--lines", type=Path, help="JSON lines, appended")
     parser.add_argument("--markdown", type=Path, help="a page with what was measured")
+    parser.add_argument("--read", action="store_true", help="measure nothing: show what --lines has")
     options = parser.parse_args()
     calibration: dict[str, Any] = {}
     results = []
-    for line in measured(options):
-        if options.lines:
+    for line in read(options.lines) if options.read else measured(options):
+        if options.lines and not options.read:
             with options.lines.open("a") as out:
                 out.write(json.dumps(line) + "\n")
         if line["row"] == "calibration":
