@@ -51,13 +51,14 @@ def commands(options: argparse.Namespace) -> Iterator[list[str]]:
     """The parts of the run."""
     common = ["--rounds", str(options.rounds), "--scale", str(options.scale), "--directory", str(options.directory)]
     services = ["--kafka", options.kafka, "--redis", options.redis] if options.kafka else []
-    rows = [word for name in options.only for word in ("--row", name)]
+    names = [name for name in options.only if name not in SCRIPTS]
+    rows = [word for name in names for word in ("--row", name)]
     url = f"kafka://{options.kafka}/bench-{uuid.uuid4().hex[:6]}?projection={options.redis}&development=1"
     to = ["--url", url] if options.kafka else []
-    if not options.only or any(not name.startswith("baseline") for name in options.only):
+    if names or not options.only:
         yield [sys.executable, "-m", "fencepost.ledger.cli", "bench", "--json", *common, *to, *rows]
     for script in SCRIPTS:
-        if not options.only or any(name == script for name in options.only):
+        if not options.only or script in options.only:
             yield [sys.executable, "-m", f"bench.{script}", *common, *services]
 
 
@@ -67,6 +68,8 @@ def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as part:
             for line in part.stdout or ():
                 yield json.loads(line)
+        if part.returncode:
+            print(f"a part failed ({part.returncode}): {' '.join(command)}", file=sys.stderr)
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
