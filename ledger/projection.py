@@ -331,7 +331,7 @@ class PartitionFold:
             return False
         own = entry.key if entry.key and log_keys.is_operation(entry.key) else ""
         if any(
-            f.kind is EffectKind.SUMMARISED and not losers.is_summary(item.fact)
+            isinstance(f, EffectFact) and f.kind is EffectKind.SUMMARISED and not losers.is_summary(item.fact)
             for f, item in zip(facts, said, strict=True)
         ):
             self._set_aside(replace(entry, record=None, problem="a fact is undecodable: a summary's numbers"))

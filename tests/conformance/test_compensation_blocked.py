@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from dataclasses import replace
 from typing import Any
@@ -344,5 +345,5 @@ def test_the_ledger_is_in_order_afterwards(fresh_home: Any, tmp_path: Any) -> No
         home.rebuild()
     with Ledger.open(home.url) as ledger:
         for name, facts in before.items():
-            assert answer_when_back(lambda name=name: ledger.operation(refunds.op_id(name)).facts) == facts
+            assert answer_when_back(functools.partial(ledger.operation, refunds.op_id(name))).facts == facts
         assert ledger.plans(world.agent)[0].done
