@@ -12,6 +12,7 @@ from embedded_fixtures import EFFECTS, claim, ledger_at
 
 from fencepost.ledger.embedded_glance import MOST_DOCUMENTS, Glance
 from fencepost.ledger.embedded_reader import Reader
+from fencepost.ledger.embedded_tables import header_checksum
 from fencepost.ledger.errors import StoreError, StoreUnavailableError
 from fencepost.ledger.ports import DocumentKey
 from fencepost.ledger.projection import OPS, agent_ops
@@ -108,7 +109,12 @@ def test_a_replaced_file_is_refused(tmp_path: Path) -> None:
             [key] = await _filled(store, 1)
             await store.projection.read(EFFECTS, [key])
             with contextlib.closing(apsw.Connection(str(path))) as sql:
-                sql.execute("UPDATE headers SET applied_offset = 0")
+                right = header_checksum("effects", 0, 0, 0, 0, 0)
+                sql.execute(
+                    "UPDATE headers SET applied_offset = 0, settled_offset = 0, settled_time_ms = 0, checksum = ?"
+                    " WHERE topic = 'effects' AND partition = 0",
+                    (right,),
+                )
             with pytest.raises(StoreError, match="older state"):
                 await store.projection.read(EFFECTS, [key])
             path.rename(tmp_path / "moved.db")
