@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from .embedded_errors import DatabaseError
+from .embedded_formats import require_present
 from .embedded_reader import Seen
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Glance:
         self._file.require_in_place(writing=False)
         self._connection.sql.execute("BEGIN")
         try:
+            require_present(self._connection.sql, self._file.path)
             return work(self._connection.sql)
         finally:
             if not self._connection.rollback():

@@ -117,6 +117,10 @@ def test_a_replaced_file_is_refused(tmp_path: Path) -> None:
                 )
             with pytest.raises(StoreError, match="older state"):
                 await store.projection.read(EFFECTS, [key])
+            with contextlib.closing(apsw.Connection(str(path))) as sql:
+                sql.pragma("user_version", 99)
+            with pytest.raises(StoreError, match="format 99"):
+                await store.projection.read(EFFECTS, [key])
             path.rename(tmp_path / "moved.db")
             with pytest.raises(StoreError, match="removed or replaced"):
                 await store.projection.read(EFFECTS, [key])
