@@ -18,11 +18,12 @@ CAN_APT := $(if $(ROOT),$(shell command -v apt-get))
 APT := $(ROOT) DEBIAN_FRONTEND=noninteractive apt-get -qq
 APT_INSTALL := $(APT) update && $(APT) install -y --no-install-recommends
 
-.PHONY: help demo test check services-up services-down services clean
+.PHONY: help demo bench test check services-up services-down services clean
 
 help:
 	@echo 'make demo                the main job on recorded agent runs, on the embedded store (nothing but Python needed)'
 	@echo 'make demo STORE=kafka    the same on a Kafka and a Redis that are started for it'
+	@echo 'make bench               measures the ledger and what else could be used; STORE=kafka with Kafka and Redis; BENCH_ARGS="--rounds 3"'
 	@echo 'make test                all tests, with a real Kafka and Redis; PYTEST_ARGS="-m '"'not slow'"'" and so on'
 	@echo 'make check               formatting, lint, types, import contracts'
 	@echo 'make services-up         Kafka and Redis that stay up; make services-down stops them'
@@ -55,6 +56,27 @@ else
 	$(BIN)/fencepost demo
 endif
 
+BENCH_ARGS ?=
+BENCH := env PYTHONPATH=tests $(BIN)/python -m bench.run $(BENCH_ARGS)
+
+$(BIN)/.bench: pyproject.toml $(BIN)/.python
+	$(PIP_INSTALL) --editable '.[bench]'
+	@touch $@ $(BIN)/.runtime
+
+# In an environment of its own, since it wants an older client of Kafka; without it its row says so.
+.venv-quix/.ready: tests/bench/requirements-quixstreams.txt
+	$(PYTHON) -m venv .venv-quix
+	.venv-quix/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+ifeq ($(STORE),kafka)
+bench: $(BIN)/.bench .venv-quix/.ready services
+	$(LOCAL) run -- $(BENCH) --kafka '{kafka}' --redis '{redis}'
+else
+bench: $(BIN)/.bench
+	$(BENCH)
+endif
+
 # Java, Maven (for the jars only) and Redis; installed where that is possible, else the start says what is missing.
 services:
 ifneq ($(CAN_APT),)
@@ -84,5 +106,5 @@ check: $(BIN)/.dev
 	$(BIN)/lint-imports --no-logo
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-quix build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

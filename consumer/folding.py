@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..ledger.history import names_a_summary
 from ..ledger.ports import DocumentKey
 from ..ledger.projection import FENCES, OPS, UNJUDGED, UNSAFE
 from . import failpoints
@@ -126,6 +127,7 @@ class Folding:
     def _load(self, entries: Sequence[ReadEntry]) -> None:
         while wanted := self._wanted(entries):
             self.fold.provide(self._store.documents(wanted))
+            entries = [read for read in entries if names_a_summary(read.entry)]
 
     def _wanted(self, entries: Sequence[ReadEntry]) -> set[DocumentKey]:
         wanted: set[DocumentKey] = set()

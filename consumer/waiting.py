@@ -1,15 +1,18 @@
 """Waiting until the projection of a partition moves on: one task a partition, woken by notices.
 
-A notice can be lost, so it only says when to look. Each look reads the header once for everybody who waits:
+Each look reads the header once for everybody who waits:
     1. be subscribed, so that no change after the look goes unnoticed
     2. read the header, answer those whose wait is over
-    3. sleep until the next notice that could end a wait, a second at most
+    3. sleep until something else than an advance is announced, a second at most
+An advance of the projection that was read is an answer by itself, until the next look is due: who waits
+reads what he waits for, with its own header, anyway. A notice can be lost; then the next look finds it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..ledger.errors import StoreUnavailableError
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from ..ledger.ports import Header
 
 _LOOK_AGAIN_S = 1.0
+_BELIEVED_S = 0.9  # less than the time to the next look
 _RETRY_S = 0.2
 
 
@@ -56,12 +60,22 @@ class Watch:
         self._signal = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._incarnation = ""
+        self._known: Header | None = None
+        self._known_at = 0.0
+        self._noticed: tuple[str, int] | None = None
 
     async def wait(self, beyond: int, timeout_s: float) -> Header | None:
-        """The header once it is beyond the offset or another projection's; None when the time is up."""
-        waiter = _Waiter(beyond, asyncio.get_running_loop().create_future())
+        """The header once it is beyond the offset or another projection's; None when the time is up.
+
+        While notices arrive without a break, what they said last is known, and nothing needs to be read to begin.
+        """
+        known = self._believed()
+        if known is not None and known.applied_offset > beyond:
+            return known
+        waiter = _Waiter(beyond, asyncio.get_running_loop().create_future(), known)
         self._waiters.add(waiter)
-        self._signal.set()
+        if known is None:
+            self._signal.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
         try:
@@ -73,13 +87,21 @@ class Watch:
             self._waiters.discard(waiter)
 
     def notice(self, incarnation: str, applied_offset: int) -> None:
-        """Somebody announced this state; look if it could end a wait."""
+        """Somebody announced this state: an answer if it is the projection that was read; look otherwise."""
+        self._noticed = (incarnation, applied_offset)
         due = any(applied_offset > waiter.beyond for waiter in self._waiters)
-        if due or incarnation != self._incarnation:
+        known = self._believed()
+        if known is not None and known.incarnation == incarnation:
+            self._known = replace(known, applied_offset=applied_offset)
+            if due:
+                self._answer(self._known)
+        elif due or incarnation != self._incarnation:
+            self._known = None
             self._signal.set()
 
     def look(self) -> None:
         """Notices may have been lost: look at the next opportunity."""
+        self._known = None
         self._signal.set()
 
     async def close(self) -> None:
@@ -93,8 +115,10 @@ class Watch:
             self._signal.clear()
             pause = _LOOK_AGAIN_S
             try:
-                await self._subscribe()
-                self._answer(await self._read())
+                if self._believed() is None:
+                    await self._subscribe()
+                    self._noticed = None
+                    self._take(await self._read())
             except StoreUnavailableError:
                 pause = _RETRY_S
             if not self._waiters:
@@ -105,8 +129,22 @@ class Watch:
             except TimeoutError:
                 continue
 
-    def _answer(self, header: Header) -> None:
+    def _take(self, header: Header) -> None:
+        """What was read, with what was announced since the read began."""
+        if self._noticed is not None and self._noticed[0] == header.incarnation:
+            header = replace(header, applied_offset=max(header.applied_offset, self._noticed[1]))
         self._incarnation = header.incarnation
+        self._known, self._known_at = header, time.monotonic()
+        self._answer(header)
+
+    def _believed(self) -> Header | None:
+        """The state that is known without a look; None when there is a reason to look."""
+        known = self._known
+        if known is None or not known.opened or known.halted or time.monotonic() - self._known_at > _BELIEVED_S:
+            return None
+        return known
+
+    def _answer(self, header: Header) -> None:
         for waiter in [w for w in self._waiters if w.satisfied(header)]:
             self._waiters.discard(waiter)
             if not waiter.answer.done():

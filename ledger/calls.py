@@ -266,7 +266,7 @@ class Tool:
             *([self.key_argument] if self.key_argument else []),
             *options.secret,
         }
-        parameters = inspect.signature(self.function).parameters
+        parameters = self._signature.parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         unknown = sorted(named - set(parameters))
         if unknown and not takes_any:
@@ -302,6 +302,11 @@ class Tool:
                     field=name,
                 )
 
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        """Of the function; finding it out takes longer than using it."""
+        return inspect.signature(self.function)
+
     @property
     def is_awaited(self) -> bool:
         """Whether calling the function gives a coroutine; a callable object counts by its `__call__`."""
@@ -316,7 +321,7 @@ class Tool:
                 next_step="Decorate a function that returns when the effect has happened.",
                 field="function",
             )
-        first = next(iter(inspect.signature(self.function).parameters), "")
+        first = next(iter(self._signature.parameters), "")
         if first in _INSTANCES and self.identity is None and self.key is None:
             raise InvalidArgumentError(
                 f"identity: {self.options.tool} is a method; which object it belongs to must be said.",
@@ -326,7 +331,7 @@ class Tool:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, scope: str, occurrence: int) -> Call:
         """The call that these arguments name. Raises TypeError as the function itself would."""
-        bound = inspect.signature(self.function).bind(*args, **kwargs)
+        bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = _flat(bound)
         supplied = values.pop(self.key_argument, None) if self.key_argument else None
@@ -362,7 +367,7 @@ class Tool:
         """The arguments to run the function with: ours in place of a key that the model made up."""
         if not self.key_argument:
             return args, kwargs
-        bound = inspect.signature(self.function).bind(*args, **kwargs)
+        bound = self._signature.bind(*args, **kwargs)
         bound.arguments[self.key_argument] = idempotency_key
         return bound.args, bound.kwargs
 

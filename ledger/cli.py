@@ -46,6 +46,7 @@ COMMANDS = {
     "compensate": Entry(_DECIDE, "cli_compensate", "compensate", "Undo effects by plans that are approved by name."),
     "in-doubt": Entry(_DECIDE, "cli_in_doubt", "in_doubt", "Settle operations of which nobody knows the outcome."),
     "projector": Entry(_MOVE, "cli_projector", "projector", "Run, watch, rebuild, and verify the projection."),
+    "bench": Entry(_MOVE, "cli_bench", "bench", "Measure the ledger on this machine, with its costs and the noise."),
     "export": Entry(_MOVE, "cli_transfer", "export", "Write a settled ledger as lines of JSON."),
     "import": Entry(_MOVE, "cli_transfer", "import_", "Bring an export into an empty ledger."),
 }

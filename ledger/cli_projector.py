@@ -79,7 +79,8 @@ class Commands(Protocol):
         ...
 
 
-def _commands(scheme: str) -> Commands:
+def projector_commands(scheme: str) -> Commands:
+    """The projector's package for stores of this scheme. Raises InvalidArgumentError when there is none."""
     from importlib import import_module  # noqa: PLC0415 - takes its time
     from importlib.metadata import entry_points  # noqa: PLC0415 - takes its time
 
@@ -111,7 +112,7 @@ def run(app: App, group: str | None) -> None:
         return
     level = logging.WARNING if app.quiet else logging.INFO
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    _commands(location.scheme).run_projector(location, group=group)
+    projector_commands(location.scheme).run_projector(location, group=group)
 
 
 @projector.command(examples=("fencepost projector lag", "fencepost projector lag --json | jq '.partitions[].lag'"))
@@ -120,7 +121,11 @@ def lag(app: App) -> None:
     """Show how far the projection of each partition is behind the end of its log."""
     app.require_existing()
     location = app.location()
-    rows = _embedded_lag(app) if location.scheme == "sqlite" else _lag_rows(_commands(location.scheme).lag(location))
+    rows = (
+        _embedded_lag(app)
+        if location.scheme == "sqlite"
+        else _lag_rows(projector_commands(location.scheme).lag(location))
+    )
     payload = {"schema": "fencepost.lag.v1", "partitions": rows}
     columns = ("PARTITION", "LAG", "APPLIED", "LOG END", "SETTLED", "OPEN", "AGE", "HALTED")
     cells = [
@@ -195,7 +200,7 @@ def rebuild(app: App, accept_gap: bool, timeout_s: float) -> None:
         if location.scheme == "sqlite":
             app.on_store(lambda store: _rebuild_file(store, bar))
         else:
-            _commands(location.scheme).rebuild(
+            projector_commands(location.scheme).rebuild(
                 location, lambda p: bar("offsets", p.applied, p.total), accept_gap=accept_gap, timeout_s=timeout_s
             )
     partitions = app.on_store(_partitions)

@@ -13,6 +13,7 @@ The parts, all of them loaded by `open_store` only, since the client library tak
     embedded_threads   threads that own a connection, and how they answer
     embedded_writer    group commit
     embedded_reader    snapshots, and waiting for the projection
+    embedded_glance    small reads without a change of threads
     embedded_checks    what the doctor looks at
     embedded_store     the ports
 """

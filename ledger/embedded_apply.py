@@ -18,6 +18,7 @@ from .embedded_tables import (
     append,
     begin_again,
     log_bounds,
+    log_end,
     log_entries,
     now_ms,
     read_collection,
@@ -27,7 +28,7 @@ from .embedded_tables import (
 )
 from .errors import FencepostError, PublishRefusedError, RecordTooLargeError, StoreError
 from .history import MAX_RECORD_BYTES
-from .ports import DocumentKey
+from .ports import DocumentKey, Header
 from .projection import DEBTS, SET_ASIDE, Debt, PartitionFold, document_of, reassertion
 
 if TYPE_CHECKING:
@@ -60,9 +61,9 @@ class Transaction:
         self._folds: dict[Partition, PartitionFold] = {}
 
     @property
-    def ends(self) -> dict[Partition, int]:
-        """Partition → next offset, of the partitions that were written."""
-        return {partition: fold.header.applied_offset for partition, fold in self._folds.items()}
+    def headers(self) -> dict[Partition, Header]:
+        """Partition → header, of the partitions that were written."""
+        return {partition: fold.header for partition, fold in self._folds.items()}
 
     def publish(self, partition: Partition, key: str, value: bytes) -> int:
         """Append a record and everything that follows from it; the record's offset.
@@ -153,7 +154,7 @@ class Transaction:
     def _fold(self, partition: Partition) -> PartitionFold:
         if partition not in self._folds:
             header = read_header(self.sql, partition)
-            _, end = log_bounds(self.sql, partition)
+            end = log_end(self.sql, partition)
             if end < self._ends.get(partition, 0):
                 raise set_back(self._path, "went back to an older state", writing=True)
             if header.applied_offset != end:
@@ -177,6 +178,8 @@ class Transaction:
         while needs := fold.needs(entry):
             found = read_documents(self.sql, fold.partition, needs)
             fold.provide({document: found.get(document) for document in needs})
+            if not history.names_a_summary(entry):
+                break
         fold.apply(entry)
 
     def _reassertion(self, partition: Partition, key: str, writes: dict[DocumentKey, bytes | None]) -> bytes:

@@ -31,6 +31,28 @@ POLL_S = 0.015
 """How long a commit of another process may go unnoticed."""
 
 
+class Seen:
+    """Where the log ended in the last snapshot of a connection, so that a file that went back is noticed.
+
+    Snapshots of several connections overlap, so each connection remembers its own.
+
+    Args:
+        file: for messages.
+    """
+
+    def __init__(self, file: DatabaseFile) -> None:
+        self._file = file
+        self._ends: dict[Partition, int] = {}
+
+    def header(self, sql: apsw.Connection, partition: Partition) -> Header:
+        """The header, for work within a transaction. Raises StoreError if the log has become shorter."""
+        header = read_header(sql, partition)
+        if header.applied_offset < self._ends.get(partition, 0):
+            raise set_back(self._file.path, "went back to an older state", writing=False)
+        self._ends[partition] = header.applied_offset
+        return header
+
+
 @dataclass(frozen=True, slots=True)
 class _Waiter:
     partition: Partition
@@ -51,7 +73,7 @@ class Reader(Worker):
         self._jobs: deque[tuple[Callable[[apsw.Connection], Any], Reply[Any]]] = deque()
         self._arriving: list[_Waiter] = []
         self._waiters: list[_Waiter] = []
-        self._ends: dict[Partition, int] = {}
+        self.seen = Seen(file)
         self._version: object = None
         self._poked = False
 
@@ -75,14 +97,6 @@ class Reader(Worker):
             if self._waiters:
                 self._poked = True
                 self._changed.notify()
-
-    def header(self, sql: apsw.Connection, partition: Partition) -> Header:
-        """The header, for work within a transaction. Raises StoreError if the log has become shorter."""
-        header = read_header(sql, partition)
-        if header.applied_offset < self._ends.get(partition, 0):
-            raise set_back(self._file.path, "went back to an older state", writing=False)
-        self._ends[partition] = header.applied_offset
-        return header
 
     def _run(self) -> None:
         while self._has_work():
@@ -140,7 +154,7 @@ class Reader(Worker):
             if not (self._moved() or arrived or overdue):
                 return
             wanted = {waiter.partition for waiter in self._waiters}
-            headers = self._in_snapshot(lambda sql: {p: self.header(sql, p) for p in wanted})
+            headers = self._in_snapshot(lambda sql: {p: self.seen.header(sql, p) for p in wanted})
         except FencepostError as error:
             self._fail_waiters(error)
         else:

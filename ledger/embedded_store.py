@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from . import embedded_tables as tables
@@ -11,7 +12,8 @@ from .embedded_apply import encoded
 from .embedded_checks import look_at_place, look_at_projection
 from .embedded_errors import DatabaseError, translate
 from .embedded_file import DatabaseFile
-from .embedded_reader import Reader
+from .embedded_glance import MOST_DOCUMENTS, Glance
+from .embedded_reader import Reader, Seen
 from .embedded_threads import Reply
 from .embedded_writer import Job, Writer
 from .errors import StoreClosedError
@@ -90,6 +92,10 @@ class EmbeddedLog:
         self._writer.submit(Job(work, reply, alone))
         return await reply.future
 
+    def applied(self, partition: Partition) -> Header | None:
+        """See `Writer.applied`."""
+        return self._writer.applied(partition)
+
     async def close(self) -> None:
         """Write what was published, within a bound, and release the connection."""
         if self._process.is_this:
@@ -99,24 +105,43 @@ class EmbeddedLog:
 class EmbeddedProjection:
     """Port `Projection`: reads documents and header from one snapshot."""
 
-    def __init__(self, reader: Reader, log: EmbeddedLog, process: _Process) -> None:
+    def __init__(self, reader: Reader, glance: Glance, log: EmbeddedLog, process: _Process) -> None:
         self._reader = reader
+        self._glance = glance
         self._log = log
         self._process = process
 
     async def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
         """The documents under `keys` that exist. Raises StoreError, StoreUnavailableError."""
-        return await self.look(
-            lambda sql: Snapshot(self._reader.header(sql, partition), tables.read_documents(sql, partition, keys))
-        )
+
+        def work(sql: apsw.Connection, seen: Seen) -> Snapshot:
+            return Snapshot(seen.header(sql, partition), tables.read_documents(sql, partition, keys))
+
+        self._process.require()
+        if len(keys) <= MOST_DOCUMENTS:
+            await asyncio.sleep(0)  # whoever reads again and again must let the others of the loop go on
+            found = self._glance.look(lambda sql: work(sql, self._glance.seen))
+            if found is not None:
+                return found
+        return await self.look(lambda sql: work(sql, self._reader.seen))
 
     async def scan(self, partition: Partition, collection: str) -> Snapshot:
         """A whole collection, atomically. Raises StoreError, StoreUnavailableError."""
-        return await self.look(
-            lambda sql: Snapshot(
-                self._reader.header(sql, partition), tables.read_collection(sql, partition, collection)
-            )
-        )
+
+        def little(sql: apsw.Connection) -> Snapshot | None:
+            documents = tables.read_collection(sql, partition, collection, count=MOST_DOCUMENTS + 1)
+            if len(documents) > MOST_DOCUMENTS:
+                return None
+            return Snapshot(self._glance.seen.header(sql, partition), documents)
+
+        def work(sql: apsw.Connection) -> Snapshot:
+            documents = tables.read_collection(sql, partition, collection)
+            return Snapshot(self._reader.seen.header(sql, partition), documents)
+
+        self._process.require()
+        await asyncio.sleep(0)  # as in `read`
+        found = self._glance.look(little)
+        return found if found is not None else await self.look(work)
 
     async def page(
         self, partition: Partition, collection: str, *, cursor: str = "", count: int = 500
@@ -130,7 +155,7 @@ class EmbeddedProjection:
 
         def work(sql: apsw.Connection) -> Snapshot:
             documents = tables.read_collection(sql, partition, collection, after=after, count=max(count, 1))
-            return Snapshot(self._reader.header(sql, partition), documents)
+            return Snapshot(self._reader.seen.header(sql, partition), documents)
 
         snapshot = await self.look(work)
         keys = list(snapshot.documents)
@@ -139,11 +164,17 @@ class EmbeddedProjection:
     async def advanced(self, partition: Partition, beyond: int, *, timeout_s: float) -> Header:
         """Wait until `applied_offset > beyond` or the time is up; the header in both cases.
 
+        What this process committed itself needs no look at the file.
+
         Raises:
             StoreError, StoreUnavailableError: the file cannot be read.
         """
         self._process.require()
         tables.require_partition(partition)
+        known = self._log.applied(partition)
+        if known is not None and known.applied_offset > beyond:
+            now = tables.now_ms()
+            return replace(known, seen_ms=now, now_ms=now)
         reply: Reply[Header] = Reply()
         self._reader.wait(partition, beyond, timeout_s, reply)
         return await reply.future
@@ -166,6 +197,7 @@ class EmbeddedProjection:
     async def close(self) -> None:
         """Release the connection."""
         if self._process.is_this:
+            self._glance.close()
             await self._reader.close()
 
 
@@ -232,7 +264,7 @@ class EmbeddedStore:
         self._file = DatabaseFile(path)
         self._reading = Reader(self._file)
         self.log = EmbeddedLog(Writer(self._file, self._reading.poke), self._process)
-        self.projection = EmbeddedProjection(self._reading, self.log, self._process)
+        self.projection = EmbeddedProjection(self._reading, Glance(self._file), self.log, self._process)
 
     def reader(self) -> EmbeddedReader:
         """A new reader of the log; the caller closes it."""

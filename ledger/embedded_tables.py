@@ -228,6 +228,13 @@ def append(sql: apsw.Connection, rows: Iterable[Row]) -> None:
         )
 
 
+def log_end(sql: apsw.Connection, partition: Partition) -> int:
+    """The next offset to be written."""
+    place = (partition.topic.value, partition.number)
+    last = sql.execute('SELECT max("offset") FROM log WHERE topic = ? AND partition = ?', place).get
+    return 0 if last is None else last + 1
+
+
 def log_bounds(sql: apsw.Connection, partition: Partition) -> tuple[int, int]:
     """(first offset, next offset to be written)."""
     require_partition(partition)

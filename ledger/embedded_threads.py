@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from .errors import FencepostError, StoreClosedError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .embedded_file import Connection, DatabaseFile
 
@@ -26,17 +26,17 @@ class Reply(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[T] = self._loop.create_future()
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self.loop.create_future()
 
     def give(self, value: T) -> None:
         """Settle with a value."""
+        self._post(lambda: self.settle(value))
 
-        def settle() -> None:
-            if not self.future.done():
-                self.future.set_result(value)
-
-        self._post(settle)
+    def settle(self, value: T) -> None:
+        """Settle with a value, in the loop's own thread."""
+        if not self.future.done():
+            self.future.set_result(value)
 
     def fail(self, error: FencepostError) -> None:
         """Settle with an error."""
@@ -49,7 +49,30 @@ class Reply(Generic[T]):
 
     def _post(self, settle: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(settle)
+            self.loop.call_soon_threadsafe(settle)
+
+
+class Answers:
+    """Replies that are given at the same time: each loop is woken once, however many of its calls wait."""
+
+    def __init__(self) -> None:
+        self._by_loop: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
+
+    def give(self, reply: Reply[T], value: T) -> None:
+        """Settle with a value, when they are sent."""
+        self._by_loop.setdefault(reply.loop, []).append(lambda: reply.settle(value))
+
+    def send(self) -> None:
+        """Settle all of them."""
+        for loop, settling in self._by_loop.items():
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_settle_all, settling)
+        self._by_loop = {}
+
+
+def _settle_all(settling: Sequence[Callable[[], None]]) -> None:
+    for settle in settling:
+        settle()
 
 
 class Worker:

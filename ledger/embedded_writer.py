@@ -14,13 +14,14 @@ from .embedded_apply import Transaction
 from .embedded_errors import DatabaseError, defect, may_go_on, translate, unknown_outcome
 from .embedded_formats import require_present
 from .embedded_tables import forget_beats
-from .embedded_threads import Reply, Worker
+from .embedded_threads import Answers, Reply, Worker
 from .errors import FencepostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .embedded_file import Connection, DatabaseFile
+    from .ports import Header
     from .positions import Partition
 
 MAX_BATCH = 256
@@ -53,7 +54,7 @@ class Writer(Worker):
         super().__init__("fencepost-writer", file)
         self._written = written
         self._jobs: deque[Job] = deque()
-        self._ends: dict[Partition, int] = {}
+        self._headers: dict[Partition, Header] = {}
 
     def submit(self, job: Job) -> None:
         """Queue a job; jobs are done in order. Raises StoreUnavailableError, then nothing is written."""
@@ -62,10 +63,18 @@ class Writer(Worker):
             self._jobs.append(job)
             self._changed.notify()
 
+    def applied(self, partition: Partition) -> Header | None:
+        """The header that the last commit of this process left; None before the first.
+
+        The log never gets shorter, so what this shows as applied is applied for ever.
+        """
+        return self._headers.get(partition)
+
     def _run(self) -> None:
         while batch := self._take():
             self._serve(batch)
         self._drop()
+        self._headers.clear()  # what a closed ledger knew is no answer
 
     def _take(self) -> list[Job]:
         """What is waiting and goes into one transaction; nothing when the thread is to end."""
@@ -87,7 +96,8 @@ class Writer(Worker):
         jobs, committing = batch, False
         try:
             connection = self._begin()  # 1
-            transaction = Transaction(connection.sql, self._file.path, self._ends)
+            ends = {partition: header.applied_offset for partition, header in self._headers.items()}
+            transaction = Transaction(connection.sql, self._file.path, ends)
             done = self._do(transaction, batch)  # 2
             jobs, committing = [job for job, _ in done], True
             connection.sql.execute("COMMIT")  # 3
@@ -98,9 +108,11 @@ class Writer(Worker):
         except DatabaseError as error:
             self._give_up(jobs, error, committing=committing)
         else:
-            self._ends.update(transaction.ends)
+            self._headers.update(transaction.headers)
+            answers = Answers()
             for job, value in done:
-                job.reply.give(value)
+                answers.give(job.reply, value)
+            answers.send()
             self._written()
 
     def _begin(self) -> Connection:

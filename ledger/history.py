@@ -88,7 +88,15 @@ def _with_one_summary(facts: set[PositionedFact], summaries: list[PositionedFact
 
 def contains(history: History, other: History) -> bool:
     """Whether nothing that `other` says is missing from `history`."""
-    return merge(history, other) == history
+    return history == other or merge(history, other) == history
+
+
+def names_a_summary(entry: LogEntry) -> bool:
+    """Whether an entry names attempts that are only kept as numbers."""
+    if entry.record is None:
+        return False
+    facts = [item.fact for item in entry.record.history]
+    return any(losers.is_summary(fact) for fact in (*facts, entry.record.fact or b""))
 
 
 def summarised(key: str, history: History, numbers: frozenset[losers.Number]) -> History:
@@ -101,7 +109,10 @@ def facts_of(record: Record, position: Position) -> History:
     """All that a record at `position` says: its history and its own new fact."""
     if record.fact is None:
         return merge(record.history)
-    return merge(record.history, (PositionedFact(position, record.fact),))
+    new = PositionedFact(position, record.fact)
+    if not record.history:
+        return (new,)
+    return merge(record.history, (new,))
 
 
 def encode(record: Record) -> bytes:

@@ -148,8 +148,8 @@ class PartitionFold:
     def needs(self, entry: LogEntry) -> set[DocumentKey]:
         """The documents that `apply` will look at and that are not at hand yet.
 
-        Ask again after providing them, until there are none: what a summary stands for is only
-        looked up as far as the key's own document does not know it.
+        Ask again after providing them, until there are none, if the entry `history.names_a_summary`: what
+        that stands for is only looked up as far as the key's own document does not know it.
         """
         wanted: set[DocumentKey] = set()
         own = None
@@ -292,10 +292,11 @@ class PartitionFold:
         if not self._readable(entry, said):
             return
         before = read_history(self._get(document))
-        known = history.merge(before, said)
-        new = tuple(sorted(set(known) - set(before)))
+        known = said if set(before) <= set(said) else history.merge(before, said)
+        new = tuple(sorted(set(known) - set(before))) if before else known
         if document.collection == OPS:
-            known = history.merge(known, self._verdicts(record.key, new, known))
+            if verdicts := self._verdicts(record.key, new, known):
+                known = history.merge(known, verdicts)
             known = self._summarised(record.key, known)
         try:
             written = write_history(record.key, known)
@@ -322,8 +323,7 @@ class PartitionFold:
 
     def _readable(self, entry: LogEntry, said: History) -> bool:
         """Whether every fact decodes; sets the whole record aside otherwise."""
-        decode: Callable[[bytes], object]
-        decode = decode_effect if self.partition.topic is Topic.EFFECTS else decode_agent
+        decode: Callable[[bytes], object] = decode_effect if self.partition.topic is Topic.EFFECTS else decode_agent
         try:
             facts = [decode(fact) for _, fact in said]
         except DecodeError as error:
@@ -331,7 +331,7 @@ class PartitionFold:
             return False
         own = entry.key if entry.key and log_keys.is_operation(entry.key) else ""
         if any(
-            f.kind is EffectKind.SUMMARISED and not losers.is_summary(item.fact)
+            isinstance(f, EffectFact) and f.kind is EffectKind.SUMMARISED and not losers.is_summary(item.fact)
             for f, item in zip(facts, said, strict=True)
         ):
             self._set_aside(replace(entry, record=None, problem="a fact is undecodable: a summary's numbers"))
@@ -356,6 +356,8 @@ class PartitionFold:
 
     def _judge(self, candidates: History, known: History) -> Iterable[PositionedFact]:
         """REJECTED facts for the intents among `candidates` that a fence stands before."""
+        if not any(self._needs_judging(position, decode_effect(data)) for position, data in candidates):
+            return
         facts = [(p, decode_effect(f)) for p, f in known]
         judged = {f.attempt_id for _, f in facts if f.kind is EffectKind.REJECTED}
         first: dict[str, Position] = {}

@@ -23,6 +23,8 @@ Outcome = Delivered | Failure
 _POLL_S = 0.1
 _POLL_WHILE_WAITING_S = 0.02
 _REPLACE_INTERVAL_S = 1.0
+_ALONE = 1
+_LINGER_S = 0.001  # a request costs the broker as much as a millisecond of its processor, however few records it has
 _JOIN_TIMEOUT_S = 5.0
 
 
@@ -36,6 +38,7 @@ class _Publication:
     future: asyncio.Future[Outcome]
     expires_s: float
     handed_over: bool = False
+    there_was_room: bool = True
 
 
 class Channel:
@@ -54,6 +57,7 @@ class Channel:
         self._open: set[_Publication] = set()
         self._waiting: deque[_Publication] = deque()
         self._answers: list[tuple[_Publication, Outcome]] = []
+        self._gathering = self._full = False
         self._stopping = threading.Event()
         self._replaced_s = float("-inf")
         self._client = self._new_client()
@@ -71,10 +75,27 @@ class Channel:
                 self._settle(one, Failure(errors.CLOSED, "", handed_over=False))
             elif len(self._waiting) >= self.settings.max_waiting:
                 self._settle(one, Failure(errors.NO_ROOM, "too many wait", handed_over=False))
-            elif self._waiting or not self._hand_over(one):
+            elif self._waiting or self._crowded() or not self._hand_over(one):
+                one.there_was_room = one.there_was_room and not self._full
                 self._waiting.append(one)
+                self._gather(loop)
         self._deliver_answers()
         return one.future
+
+    def _crowded(self) -> bool:
+        """Whether others are on their way already, so that this record does well to wait for company."""
+        return len(self._open) - 1 > _ALONE
+
+    def _gather(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Admit what waits in a moment; the poller does so too, with the next answer."""
+        if not self._gathering:
+            self._gathering = True
+            loop.call_later(_LINGER_S, self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = False
+        self._admit()
+        self._deliver_answers()
 
     def partitions(self, topic: str) -> int:
         """How many partitions `topic` has, asked now. Raises StoreUnavailableError."""
@@ -132,7 +153,8 @@ class Channel:
         try:
             self._client.send(one.message, lambda outcome: self._answered(one, outcome))
         except NotNowError:
-            one.handed_over = False
+            one.handed_over = one.there_was_room = False
+            self._full = True
             return False
         except RefusedByClientError as refusal:
             one.handed_over = False
@@ -144,13 +166,15 @@ class Channel:
         with self._lock:
             while self._waiting:
                 one = self._waiting[0]
-                if one.future.cancelled():  # nobody waits for it, and it was never sent
+                if one.future.cancelled() and not one.there_was_room:  # nobody waits for it, and it was never sent
                     self._open.discard(one)
                 elif time.monotonic() > one.expires_s:
                     self._settle(one, Failure(errors.NO_ROOM, "the queue stayed full", handed_over=False))
                 elif one in self._open and not self._hand_over(one):
                     return
                 self._waiting.popleft()
+            self._full = False
+            self._gathering = False  # also when the loop that should have been woken is gone
 
     def _replace(self) -> None:
         """A producer that failed for good is thrown away, and a new one takes what still waits.

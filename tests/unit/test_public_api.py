@@ -71,6 +71,7 @@ PUBLIC = [
     "RecordTooLargeError",
     "RefusedError",
     "ReplayedOperation",
+    "ReportedCall",
     "ResultNotRecordedError",
     "Resume",
     "RollbackPendingError",

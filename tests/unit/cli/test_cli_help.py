@@ -52,7 +52,7 @@ def test_every_command_is_there() -> None:
         "branch fork", "branch prune", "branch adopt", "branch acknowledge", "branch obligations", "branch report",
         "in-doubt list", "in-doubt show", "in-doubt probe", "in-doubt resolve", "projector run",
         "projector lag", "projector rebuild", "projector verify", "projector quarantine list", "projector quarantine show",
-        "projector quarantine release", "export", "import",
+        "projector quarantine release", "bench", "export", "import",
     }  # fmt: skip
 
 

@@ -142,3 +142,62 @@ def test_cancelled_waiters_leave() -> None:
         assert one.cancelled()
 
     use(work)
+
+
+def test_an_announced_advance_needs_no_look() -> None:
+    """Once the header was read, a wait begins and ends without another read; what was announced before it began counts."""
+
+    async def work(place: Place) -> None:
+        place.move(1)
+        assert await place.watch.wait(0, 10) is not None
+        before = place.reads
+        for offset in range(2, 20):
+            waiting = asyncio.create_task(place.watch.wait(offset - 1, 10))
+            await asyncio.sleep(0)
+            place.move(offset)
+            header = await waiting
+            assert header is not None
+            assert header.applied_offset == offset
+        place.move(20)
+        assert await place.watch.wait(19, 10) is not None
+        assert place.reads == before
+
+    use(work)
+
+
+def test_after_a_break_the_header_is_read() -> None:
+    """When notices may have been lost, or another projection is announced, what was known before is not believed."""
+
+    async def work(place: Place) -> None:
+        place.move(5)
+        assert await place.watch.wait(0, 10) is not None
+        place.move(3, tell=False)
+        place.watch.look()
+        assert await place.watch.wait(4, 0.1) is None
+        place.header = replace(place.header, incarnation="j", applied_offset=0)
+        place.watch.notice("j", 0)
+        assert await place.watch.wait(2, 0.1) is None
+        before = place.reads
+        place.move(3)
+        assert await place.watch.wait(2, 10) == place.header
+        assert place.reads == before
+
+    use(work)
+
+
+def test_what_is_announced_while_the_header_is_read_counts() -> None:
+    """The read may be older than the announcement that came meanwhile."""
+
+    async def work(place: Place) -> None:
+        old = place.header
+
+        async def read() -> Header:
+            place.watch.notice("i", 7)
+            return old
+
+        place.watch._read = read
+        header = await place.watch.wait(6, 10)
+        assert header is not None
+        assert header.applied_offset == 7
+
+    use(work)

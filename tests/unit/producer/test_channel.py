@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import KafkaError
@@ -12,6 +13,8 @@ from unit.producer.mock_kafka import PRODUCE, MockKafka, OpenLog, publish
 
 from fencepost.ledger.errors import OutcomeUnknownError, PublishRefusedError
 from fencepost.producer import errors, sharing
+from fencepost.producer.client import Delivered, Message
+from fencepost.producer.errors import Failure
 from fencepost.producer.settings import Settings
 
 
@@ -27,6 +30,52 @@ def test_logs_of_a_process_share_one_client(opened: OpenLog) -> None:
     assert not channel._poller.is_alive()
     assert channel not in sharing._channels.users
     assert asyncio.run(publish(opened())) == 1
+
+
+def test_records_wait_a_moment_for_company(mock: MockKafka, opened: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One or two records on their way are sent at once; further ones go together, long before the first answer."""
+    log = opened()
+    client = log._channel._client
+    sent: list[Message] = []
+    all_sent = asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+    send = client.send
+
+    def noted(message: Message, answer: Callable[[Delivered | Failure], None]) -> None:
+        sent.append(message)
+        send(message, answer)
+        if len(sent) == 12:
+            loops[0].call_soon_threadsafe(all_sent.set)  # the poller may be the one who sends
+
+    async def scenario() -> None:
+        loops.append(asyncio.get_running_loop())
+        await publish(log)
+        monkeypatch.setattr(client, "send", noted)
+        mock.delay(500)
+        tasks = [asyncio.create_task(publish(log)) for _ in range(12)]
+        await asyncio.sleep(0)
+        assert len(sent) == 2
+        await asyncio.wait_for(all_sent.wait(), 10)
+        assert not any(task.done() for task in tasks)
+        assert await asyncio.gather(*tasks) == list(range(1, 13))
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_is_sent_without_its_loop(mock: MockKafka, opened: OpenLog) -> None:
+    """A loop that ends while its records wait for company keeps nobody up: the poller sends them, and later ones wait no longer."""
+    log = opened()
+
+    async def leave() -> None:
+        await publish(log)
+        mock.delay(100)
+        left_behind = [asyncio.create_task(publish(log)) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in left_behind)
+
+    asyncio.run(leave())
+    assert asyncio.run(publish(log)) is not None
+    assert not log._channel._gathering
 
 
 def test_a_full_queue_makes_publishers_wait_in_order(mock: MockKafka, opened: OpenLog) -> None:
