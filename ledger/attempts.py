@@ -195,6 +195,8 @@ async def _settled(session: SessionState, call: Call, view: OperationView) -> Cl
         raise _in_doubt(call, view.seen.unsafe or "it holds a fact of an unknown kind")
     if operation.status is Status.COMMITTED:
         settled = operation.settled
+        if settled is not None:  # its own outcome, of which nobody knew whether it was written
+            session.open_attempts.pop(settled.attempt_id, None)
         if settled is None or settled.session_id != session.session_id or settled.seq == 0:
             await session.note_absorbed(call.op_id, operation.round, call.tool)
         _note_wording(session, call, view)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from faults.stack.stage import LONG, Stage, create
+from faults.stack.stage import Stage, create
 from services import unavailable
 
 from fencepost.deploy.processes import wait_until
@@ -47,7 +47,6 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-@LONG
 def test_a_full_disk(disk: Path, redis_url: str, tmp_path: Path) -> None:
     """Effects are not started, also not later by those that waited; what was acknowledged before is all there."""
     cluster = KafkaCluster(directory=tmp_path / "kafka").start()
