@@ -70,7 +70,7 @@ async def secured(session: SessionState, call: Call, view: OperationView) -> boo
         return not _rests_on_another(session, view.operation) or await _noted(session, call, view)
     engine = session.engine
     fact = adopted(session, call, engine.new_id(), view.operation.round)
-    deadline = engine.clock.monotonic() + engine.limits.apply_s
+    deadline = engine.clock.monotonic() + _patience_s(session, call)
     offset = await session.publish_effect(fact, view.facts)
 
     async def applied() -> Operation | None:
@@ -84,6 +84,11 @@ async def secured(session: SessionState, call: Call, view: OperationView) -> boo
     return mine and operation.status is Status.COMMITTED
 
 
+def _patience_s(session: SessionState, call: Call) -> float:
+    """How long the call may wait for that: no longer than for another owner, or for its own intent."""
+    return min(session.engine.limits.apply_s, max(call.wait_s, call.deadline_s))
+
+
 async def _noted(session: SessionState, call: Call, view: OperationView) -> bool:
     """Whether the effect still stands once it can be seen that this session absorbed it."""
     engine, round_number = session.engine, view.operation.round
@@ -93,7 +98,7 @@ async def _noted(session: SessionState, call: Call, view: OperationView) -> bool
         facts = await engine.view.agent_history(session.agent_id, key)
         return True if any(decode_agent(data) == fact for _, data in facts) else None
 
-    deadline = engine.clock.monotonic() + engine.limits.apply_s
+    deadline = engine.clock.monotonic() + _patience_s(session, call)
     partition = engine.view.agents_partition(session.agent_id)
     if await engine.wait_until(partition, applied, deadline=deadline, beyond=offset) is None:
         session.absorbed.discard((call.op_id, round_number))

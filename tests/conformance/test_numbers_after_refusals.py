@@ -61,7 +61,9 @@ def test_a_withdrawal_of_a_claim_that_is_written(
     faulty.fail("FAILED", REFUSED, written=False)
     with pytest.raises(StoreError):
         session.attempt(key=world.key("late"), deadline_s=0.0, **SEND).begin()
-    until(lambda: world.ledger.operation(f"mail.send:{world.key('late')}").operation.status is Status.OWNED)
+    op_id = f"mail.send:{world.key('late')}"
+    until(lambda: [view.operation.status for view in world.ledger.operations(world.agent)] == [Status.OWNED])
+    assert world.ledger.operation(op_id).operation.status is Status.OWNED
     faulty.heal()
     require_complete(world, session)
 

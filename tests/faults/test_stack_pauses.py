@@ -95,7 +95,7 @@ def test_a_slow_projector(stage: Stage, tmp_path: Path) -> None:
         crew = stage.crew("slow", groups=[["a", "b"], ["c", "d"]], count=10_000, seconds=60, pause_s=0.05, plan=plan)
         stage.wait_for_hits(5)
         pace.write_text("3")
-        stage.wait_until_quiet(3)
+        stage.wait_until_quiet(6)  # long enough for every agent to claim something and be told
         began = time.monotonic()
         with pytest.raises(StaleProjectionError) as caught:
             ledger.authorize_rollback("bystander", checkpoint="here")
