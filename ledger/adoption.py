@@ -20,7 +20,8 @@ it counts also after the branch that it was given for is pruned.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
 
 from .attempt_facts import adopted
 from .calls import Call
@@ -73,15 +74,21 @@ async def secured(session: SessionState, call: Call, view: OperationView) -> boo
     deadline = engine.clock.monotonic() + _patience_s(session, call)
     offset = await session.publish_effect(fact, view.facts)
 
-    async def applied() -> Operation | None:
-        operation, facts = await engine.view.folded(call.op_id)
-        return operation if any(decode_effect(f).attempt_id == fact.attempt_id for _, f in facts) else None
-
-    operation = await engine.wait_until(view.partition, applied, deadline=deadline, beyond=offset)
+    operation = await engine.wait_until(view.partition, _applied(engine, fact), deadline=deadline, beyond=offset)
     if operation is None:
         raise _unconfirmed(session, call)
     mine = any(a.fact.attempt_id == fact.attempt_id for a in operation.adoptions)
     return mine and operation.status is Status.COMMITTED
+
+
+def _applied(engine: Engine, fact: EffectFact) -> Callable[[], Coroutine[Any, Any, Operation | None]]:
+    """Looks whether a fact is applied: the operation as it then is."""
+
+    async def look() -> Operation | None:
+        operation, facts = await engine.view.folded(fact.op_id)
+        return operation if any(decode_effect(f).attempt_id == fact.attempt_id for _, f in facts) else None
+
+    return look
 
 
 def _patience_s(session: SessionState, call: Call) -> float:
@@ -173,13 +180,11 @@ async def adopt(
     )
     offset = await engine.publish_effect(fact, view.facts)
 
-    async def applied() -> Operation | None:
-        operation, facts = await engine.view.folded(op_id)
-        return operation if any(decode_effect(f).attempt_id == fact.attempt_id for _, f in facts) else None
-
     deadline = engine.clock.monotonic() + engine.limits.apply_s
     what = f"the adoption of {op_id}"
-    operation = await engine.applied(view.partition, applied, deadline=deadline, beyond=offset, what=what)
+    operation = await engine.applied(
+        view.partition, _applied(engine, fact), deadline=deadline, beyond=offset, what=what
+    )
     told = {(a.fact.agent_id, a.fact.branch_id, a.fact.by) for a in operation.adoptions}
     if (agent_id, branch_id, by) not in told:
         raise moved(op_id, version, operation.version)

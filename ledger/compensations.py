@@ -22,7 +22,7 @@ run again; one that may have run is in doubt until a probe or an operator has se
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,7 +122,7 @@ async def compensate(
     plan = require_ours(engine, plan)
     compensators.require(plan)
     views = await plan_checks.require_current(engine, plan)
-    await _require_unchanged(engine, plan, compensators)
+    await _require_unchanged(plan, views, compensators)
     runner = _runner(orders)
     approval = await _approved(engine, plan, orders)
     if all(view.operation.round > step.round for view, step in zip(views, plan.steps, strict=True)):
@@ -163,9 +163,8 @@ async def _approved(engine: Engine, plan: Plan, orders: Orders) -> Approval:
     )
 
 
-async def _require_unchanged(engine: Engine, plan: Plan, compensators: Compensators) -> None:
+async def _require_unchanged(plan: Plan, views: Sequence[OperationView], compensators: Compensators) -> None:
     """Of step 1: nothing is begun when it is plain that the plan cannot be carried out to its end."""
-    views = await asyncio.gather(*(engine.view.operation(step.op_id) for step in plan.steps))
     todo = {
         v.operation.op_id: v.operation
         for v, step in zip(views, plan.steps, strict=True)
