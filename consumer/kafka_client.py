@@ -6,10 +6,11 @@ Source: librdkafka's CONFIGURATION.md for the settings; the reasons stand beside
 from __future__ import annotations
 
 import json
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Message, TopicPartition, murmur2
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition, murmur2
 
 from ..ledger import client_properties
 from ..ledger.errors import StoreUnavailableError
@@ -17,12 +18,21 @@ from ..ledger.positions import Partition, Topic
 from .entries import RawMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ..ledger.urls import StoreUrl
     from .entries import PartitionOf
 
 TIMEOUT_S = 10.0
+_RETRY_S = 0.1
+_NO_LEADER_NOW = {  # what a client is told while a partition has no leader that it knows of
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 (the client's name)
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+}
 _COMMON: dict[str, Any] = {
     "socket.timeout.ms": 10_000,  # a hung broker stalls an idempotent producer for this long
     "topic.metadata.refresh.interval.ms": 10_000,
@@ -147,13 +157,29 @@ def topic_partition(url: StoreUrl, partition: Partition, offset: int = OFFSET_IN
 
 
 def log_bounds(url: StoreUrl, client: Consumer, partition: Partition, timeout_s: float = TIMEOUT_S) -> tuple[int, int]:
-    """(first offset that is still there, next offset to be written). Raises StoreUnavailableError."""
-    with translated(url):
-        bounds = client.get_watermark_offsets(topic_partition(url, partition), timeout=timeout_s)
+    """(first offset that is still there, next offset to be written).
+
+    A partition without a leader, as after a broker that hung or died, is asked again until `timeout_s` is over.
+    Raises StoreUnavailableError.
+    """
+    bounds = _led(
+        url, lambda left: client.get_watermark_offsets(topic_partition(url, partition), timeout=left), timeout_s
+    )
     # Offset requests can fail open: a negative offset means "not known" and must not be compared with anything.
     if min(bounds) < 0:
         raise unavailable(url, f"the bounds of {partition} cannot be told")
     return bounds
+
+
+def _led(url: StoreUrl, ask: Callable[[float], tuple[int, int]], timeout_s: float) -> tuple[int, int]:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return ask(max(_RETRY_S, deadline - time.monotonic()))
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_LEADER_NOW or time.monotonic() + _RETRY_S >= deadline:
+                raise unavailable(url, str(error.args[0])) from error
+        time.sleep(_RETRY_S)
 
 
 def names(url: StoreUrl) -> Mapping[str, Topic]:

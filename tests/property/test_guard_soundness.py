@@ -39,7 +39,7 @@ CLASSES = st.sampled_from(
 HARMLESS = {(EffectClass.READ, False), (EffectClass.REPEATABLE, False), (EffectClass.IDEMPOTENT, True)}
 MAX_SEQ = 6
 KINDS = [k for k in EffectKind if k.value not in {"FENCED", "HORIZON"}]
-KINDS += [EffectKind.INTENDED, EffectKind.COMMITTED] * 6
+KINDS += [EffectKind.INTENDED, EffectKind.COMMITTED] * 6 + [EffectKind.COMPENSATING] * 2
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,8 @@ def _open_or_unknown(case: Case, op: Operation) -> Iterator[str]:
     mine = op.owner is None or op.owner.intent.agent_id == "me"
     if op.status in {Status.OWNED, Status.IN_DOUBT} and mine:
         yield "may be happening"
+    if op.status is Status.COMPENSATING and mine:
+        yield "is being undone"
     if op.status is Status.COMMITTED and mine and not absorbed(case, op):
         settled = op.settled
         assert settled is not None
