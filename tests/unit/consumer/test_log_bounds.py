@@ -23,7 +23,8 @@ class Leaderless:
         self.answers = answers
 
     def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
-        assert place.partition == 0 and timeout > 0
+        assert place.partition == 0
+        assert timeout > 0
         if self.answers:
             raise KafkaException(KafkaError(self.answers.pop(0)))
         return (3, 7)
