@@ -159,14 +159,15 @@ class EffectOptions:
         else:
             scope = secrets.require_absent("scope", check_id("scope", scope, limit=250))
             op_id = derived_op_id(scope=scope, tool=self.tool, identity=identity, occurrence=occurrence)
-        content_digest = digest(canonical(content, field="content"))
-        arguments = canonical(shown)
+        identified = canonical(identity, field="identity")
+        content_digest = digest(canonical(content, field="content")) if content else _NO_CONTENT
+        arguments = canonical(shown) if content or self.secret else identified
         return Call(
             op_id=check_op_id(op_id),
             tool=self.tool,
             effect_class=self.kind,
             order_safe=self.order_safe,
-            identity_digest=digest(canonical(identity, field="identity")),
+            identity_digest=digest(identified),
             content_digest=content_digest,
             arguments=arguments,
             resource=secrets.require_absent("resource", check_id("resource", resource)) if resource else "",
@@ -401,6 +402,7 @@ class Tool:
 
 
 _INSTANCES = ("self", "cls")
+_NO_CONTENT = digest(b"{}")
 _PLAIN = (None, type(None), Any, dict, list, str, int, float, bool, object)
 
 

@@ -12,6 +12,7 @@ import base64
 import dataclasses
 import datetime as dt
 import hashlib
+import json
 import math
 import re
 import uuid
@@ -62,7 +63,7 @@ def check_op_id(value: object, field: str = "op_id") -> str:
 def canonical(value: Any, *, field: str = "arguments") -> bytes:
     """Canonical JSON of `value`. Raises InvalidArgumentError for what has no canonical form."""
     try:
-        return rfc8785.dumps(_tagged(value, field))
+        return _plain(value) or rfc8785.dumps(_tagged(value, field))
     except InvalidArgumentError:
         raise
     except (rfc8785.CanonicalizationError, RecursionError, ValueError) as error:  # of text, or of an enormous integer
@@ -71,6 +72,33 @@ def canonical(value: Any, *, field: str = "arguments") -> bytes:
             next_step="Use text, numbers, booleans, None, lists, and dicts with text keys.",
             field=field,
         ) from error
+
+
+def _plain(value: Any) -> bytes | None:
+    """The canonical form of what the standard library writes in that very form, ten times as fast; else None."""
+    try:
+        return _ENCODE(value).encode() if _is_plain(value) else None
+    except UnicodeEncodeError:  # a lone surrogate, which has no form
+        return None
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is made of text, whole numbers, booleans, and None, in lists and dicts with ASCII keys, which sort alike."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return True
+    if kind is int:
+        return -_SAFE_INTEGER <= value <= _SAFE_INTEGER
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) is not str or not key.isascii() or not (type(item) in _ATOMS or _is_plain(item)):
+                return False
+        return True
+    return kind in {list, tuple} and all(map(_is_plain, value))
+
+
+_ATOMS = frozenset({str, bool, type(None)})
+_ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
 
 
 def _tagged(value: Any, field: str) -> Any:
