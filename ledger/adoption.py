@@ -62,6 +62,11 @@ def _rests_on_another(session: SessionState, operation: Operation) -> bool:
     return _done_beside(session, operation) and not adopted_here
 
 
+def is_secure(session: SessionState, operation: Operation) -> bool:
+    """Whether a committed effect may be relied on without a word to anybody that has to be waited for."""
+    return not needs_adoption(session, operation) and not _rests_on_another(session, operation)
+
+
 async def secured(session: SessionState, call: Call, view: OperationView) -> bool:
     """Whether the committed effect can be relied on; False: look at the operation again.
 

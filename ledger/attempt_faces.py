@@ -9,7 +9,8 @@ from . import settling
 from .attempts import Claim
 from .calls import Call, EffectOptions
 from .errors import InvalidArgumentError
-from .running import Host, begun, begun_async, outcome_of, settle, settled
+from .facts import EffectFact
+from .running import Host, begun, begun_async, commit, commit_async, outcome_of, settle, settled
 from .sealing import NOTHING_KNOWN, After
 
 
@@ -78,10 +79,10 @@ class _AttemptBase:
         else:
             await settling.doubt(claim, "left without saying whether the effect happened")
 
-    async def _commit(self, value: Any, reference: str, post_state_hash: str | None, payload: Any) -> None:
+    def _committed(self, value: Any, reference: str, post_state_hash: str | None, payload: Any) -> EffectFact:
         self._require_open()
         after = NOTHING_KNOWN if post_state_hash is None else After(post_state_hash, payload)
-        await settling.commit(self.claim, value, reference=reference, after=after)
+        return settling.committed(self.claim, value, reference=reference, after=after)
 
     async def _fail(self, why: str) -> None:
         self._require_open()
@@ -120,7 +121,7 @@ class Attempt(_AttemptBase):
             post_state_hash: of what the effect left behind; without it nobody can undo it by itself.
             payload: for the compensator, in place of the one from before, when it needs what came out.
         """
-        settle(self._session.submit(self._commit(value, reference, post_state_hash, payload)))
+        commit(self._session, self.claim, self._committed(value, reference, post_state_hash, payload))
         self.claim.returned()
 
     def fail(self, why: str = "") -> None:
@@ -151,7 +152,8 @@ class AsyncAttempt(_AttemptBase):
         self, value: Any = None, *, reference: str = "", post_state_hash: str | None = None, payload: Any = None
     ) -> None:
         """See `Attempt.commit`."""
-        await settled(self._session.submit(self._commit(value, reference, post_state_hash, payload)))
+        fact = self._committed(value, reference, post_state_hash, payload)
+        await commit_async(self._session, self.claim, fact)
         self.claim.returned()
 
     async def fail(self, why: str = "") -> None:

@@ -172,18 +172,19 @@ async def begin(session: SessionState, call: Call) -> Claim:
             call, first_round = named, call.undo_round  # somebody else has declared it: from here on it is that effect
             continue
         if call.unconfirmed:
-            return _claim(session, call, operation, view.facts)
+            return claimed(session, call, operation, view.facts)
         if isinstance(call.undo, BoundUndo):
             return Claim(session, call, operation, owned=False, round=operation.round, wants_path=True)
-        manifest = _path(session, call, operation)
-        _require_room(session, call, view)
+        manifest = path(session, call, operation)
+        require_room(session, call, operation, view.facts)
         await _require_settled_log(session, view)
         claim = await _intend(session, call, view, manifest)
         if claim is not None:
             return claim
 
 
-def _claim(session: SessionState, call: Call, operation: Operation, facts: History, attempt_id: str = "") -> Claim:
+def claimed(session: SessionState, call: Call, operation: Operation, facts: History, attempt_id: str = "") -> Claim:
+    """The claim of an attempt that may run."""
     attempt_id = attempt_id or session.engine.new_id()
     return Claim(session, call, operation, owned=True, attempt_id=attempt_id, round=operation.round, history=facts)
 
@@ -247,7 +248,7 @@ async def _wait_for_owner(session: SessionState, call: Call, view: OperationView
     raise _in_doubt(call, "the session that owned it has not been heard of", **details)
 
 
-def _path(session: SessionState, call: Call, operation: Operation) -> Manifest | None:
+def path(session: SessionState, call: Call, operation: Operation) -> Manifest | None:
     """How this round's effect is undone, as far as that is known before it; it must be complete, and fit."""
     if not isinstance(call.undo, UndoPath):
         return None
@@ -292,7 +293,7 @@ async def _intend(session: SessionState, call: Call, view: OperationView, manife
         if mine is not None and _unwritten(mine, error):
             session.open_attempts.pop(attempt_id)
         elif mine is not None:
-            _withdraw(session, call, fact, view.facts)
+            withdraw(session, call, fact, view.facts)
         raise
     if claim is not None:
         claim.manifest = manifest
@@ -312,26 +313,27 @@ async def _publish_and_confirm(
     session.open_attempts[intent.attempt_id].written = True
     found: list[tuple[Operation, History]] = []
 
-    async def confirmed() -> bool | None:
+    async def seen() -> bool | None:
         operation, facts = await engine.view.folded(call.op_id)
         found[:] = [(operation, facts)]
         return intent.attempt_id in operation.attempts or losers.is_summarised(operation, intent) or None
 
-    if await engine.wait_until(view.partition, confirmed, deadline=expires, beyond=offset) is None:
+    if await engine.wait_until(view.partition, seen, deadline=expires, beyond=offset) is None:
         raise _late(call)
     attempt = found[0][0].attempts.get(intent.attempt_id)
     if attempt is None:  # one of very many that came too late
         session.open_attempts.pop(intent.attempt_id, None)
         return None
-    return await _confirmed(session, call, attempt, found[0], expires)
+    return confirmed(session, call, attempt, found[0], expires)
 
 
-async def _confirmed(
+def confirmed(
     session: SessionState, call: Call, attempt: Attempt, found: tuple[Operation, History], expires: float
 ) -> Claim | None:
+    """Step 4: the claim, or None where another owns it. Raises FencedError, StaleProjectionError: nothing was run."""
     operation, facts = found
     if attempt.state is AttemptState.OWNER and operation.owner is attempt:
-        claim = _claim(session, call, operation, facts, attempt.attempt_id)
+        claim = claimed(session, call, operation, facts, attempt.attempt_id)
         claim.expires = expires
         if not claim.in_time:
             raise _late(call)
@@ -350,7 +352,7 @@ async def _confirmed(
     return None
 
 
-def _withdraw(session: SessionState, call: Call, intent: EffectFact, facts: History) -> None:
+def withdraw(session: SessionState, call: Call, intent: EffectFact, facts: History) -> None:
     """Free the operation: this attempt certainly never ran."""
     fact = outcome(session, call, intent.attempt_id, intent.round, EffectKind.FAILED)
     attempt = session.open_attempts.pop(intent.attempt_id)
@@ -368,13 +370,18 @@ def _withdraw(session: SessionState, call: Call, intent: EffectFact, facts: Hist
 # -- what begin refuses ----------------------------------------------------------------
 
 
-def _require_same(operation: Operation, call: Call) -> None:
+def is_same(operation: Operation, call: Call) -> bool:
+    """Whether the operation is what the call asks for."""
     first = operation.first
     if first is None:
-        return
+        return True
     recorded = (first.tool, first.effect_class, first.order_safe, first.identity_digest)
-    given = (call.tool, call.effect_class, call.order_safe, call.identity_digest)
-    if recorded == given:
+    return recorded == (call.tool, call.effect_class, call.order_safe, call.identity_digest)
+
+
+def _require_same(operation: Operation, call: Call) -> None:
+    first = operation.first
+    if first is None or is_same(operation, call):
         return
     told = _readable(first.tool, first.effect_class, first.arguments, order_safe=first.order_safe)
     asked = _readable(call.tool, call.effect_class, call.arguments, order_safe=call.order_safe)
@@ -406,9 +413,10 @@ def _require_round(call: Call, operation: Operation, first_round: int) -> None:
         )
 
 
-def _require_room(session: SessionState, call: Call, view: OperationView) -> None:
+def require_room(session: SessionState, call: Call, operation: Operation, facts: History) -> None:
+    """Raises TooManyAttemptsError, RecordTooLargeError when another attempt might leave no room for its outcome."""
     limits = session.engine.limits
-    attempts = sum(attempt.owned for attempt in view.operation.attempts.values())
+    attempts = sum(attempt.owned for attempt in operation.attempts.values())
     if attempts >= limits.max_attempts:
         raise TooManyAttemptsError(
             f"operation {call.op_id} was owned by {attempts} attempts that did not commit; the limit is {limits.max_attempts}.",
@@ -417,7 +425,7 @@ def _require_room(session: SessionState, call: Call, view: OperationView) -> Non
             attempts=attempts,
             limit=limits.max_attempts,
         )
-    size = sum(len(fact) for _, fact in view.facts)
+    size = sum(len(fact) for _, fact in facts)
     if size > limits.max_history_bytes:
         raise RecordTooLargeError(
             f"operation {call.op_id} has {size} bytes of history; an outcome might not fit any more.",

@@ -28,11 +28,11 @@ from .embedded_tables import (
 )
 from .errors import FencepostError, PublishRefusedError, RecordTooLargeError, StoreError
 from .history import MAX_RECORD_BYTES
-from .ports import DocumentKey, Header
+from .ports import DocumentKey, Header, Snapshot
 from .projection import DEBTS, SET_ASIDE, Debt, PartitionFold, document_of, reassertion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import apsw
@@ -101,6 +101,10 @@ class Transaction:
         append(self.sql, rows)  # 3
         write_step(self.sql, partition, fold.header, writes)
         return offset
+
+    def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
+        """The documents under `keys` that exist, with what this transaction has written, and the header."""
+        return Snapshot(self._fold(partition).header, read_documents(self.sql, partition, keys))
 
     def _unusable(self, key: str, value: bytes, problem: str) -> FencepostError:
         """Here whoever publishes can be told at once; on a log that others write the record is set aside."""

@@ -14,7 +14,7 @@ from .embedded_errors import DatabaseError, translate
 from .embedded_file import DatabaseFile
 from .embedded_glance import MOST_DOCUMENTS, Glance
 from .embedded_reader import Reader, Seen
-from .embedded_threads import Reply
+from .embedded_threads import Reply, ThreadReply
 from .embedded_writer import Job, Writer
 from .errors import StoreClosedError
 from .ports import DocumentKey, Snapshot, Terms
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .embedded_apply import Transaction
     from .embedded_file import Connection
     from .history import LogEntry, Record
-    from .ports import Check, Header, RawRecord
+    from .ports import Check, Header, RawRecord, Writing
 
 T = TypeVar("T")
 
@@ -91,6 +91,13 @@ class EmbeddedLog:
         reply: Reply[T] = Reply()
         self._writer.submit(Job(work, reply, alone))
         return await reply.future
+
+    def write_here(self, work: Callable[[Transaction], T]) -> T:
+        """The same, from any thread, which waits for it."""
+        self._process.require()
+        reply: ThreadReply[T] = ThreadReply()
+        self._writer.submit(Job(work, reply))
+        return reply.wait()
 
     def applied(self, partition: Partition) -> Header | None:
         """See `Writer.applied`."""
@@ -201,6 +208,47 @@ class EmbeddedProjection:
             await self._reader.close()
 
 
+class EmbeddedWriting:
+    """Port `Writing`: one transaction of the writer."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
+        """See `Writing`."""
+        return self._transaction.read(partition, keys)
+
+    def publish(self, partition: Partition, record: Record) -> int:
+        """See `Writing`."""
+        tables.require_partition(partition)
+        return self._transaction.publish(partition, record.key, encoded(record))
+
+
+class EmbeddedAtOnce:
+    """Port `AtOnce`: each work is a job of the writer; what is looked at is read in the thread that asks."""
+
+    def __init__(self, log: EmbeddedLog, glance: Glance, process: _Process) -> None:
+        self._log = log
+        self._glance = glance
+        self._process = process
+
+    def look(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot | None:
+        """See `AtOnce`. Raises StoreError."""
+        self._process.require()
+        seen = self._glance.seen
+        return self._glance.look(
+            lambda sql: Snapshot(seen.header(sql, partition), tables.read_documents(sql, partition, keys))
+        )
+
+    async def write(self, work: Callable[[Writing], T]) -> T:
+        """See `AtOnce`."""
+        return await self._log.write(lambda transaction: work(EmbeddedWriting(transaction)))
+
+    def write_here(self, work: Callable[[Writing], T]) -> T:
+        """See `AtOnce`."""
+        return self._log.write_here(lambda transaction: work(EmbeddedWriting(transaction)))
+
+
 class EmbeddedReader:
     """Port `LogReader`: reads on a connection of its own, in the caller's thread."""
 
@@ -264,7 +312,9 @@ class EmbeddedStore:
         self._file = DatabaseFile(path)
         self._reading = Reader(self._file)
         self.log = EmbeddedLog(Writer(self._file, self._reading.poke), self._process)
-        self.projection = EmbeddedProjection(self._reading, Glance(self._file), self.log, self._process)
+        glance = Glance(self._file)
+        self.projection = EmbeddedProjection(self._reading, glance, self.log, self._process)
+        self.at_once = EmbeddedAtOnce(self.log, glance, self._process)
 
     def reader(self) -> EmbeddedReader:
         """A new reader of the log; the caller closes it."""

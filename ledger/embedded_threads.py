@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .errors import FencepostError, StoreClosedError, StoreUnavailableError
@@ -52,15 +53,37 @@ class Reply(Generic[T]):
             self.loop.call_soon_threadsafe(settle)
 
 
+class ThreadReply(Generic[T]):
+    """What a thread waits for; nothing happens when it does not wait any more."""
+
+    def __init__(self) -> None:
+        self._future: Future[T] = Future()
+
+    def give(self, value: T) -> None:
+        """Settle with a value."""
+        self._future.set_result(value)
+
+    def fail(self, error: FencepostError) -> None:
+        """Settle with an error."""
+        self._future.set_exception(error)
+
+    def wait(self) -> T:
+        """The value, once it is there. Raises the error."""
+        return self._future.result()
+
+
 class Answers:
     """Replies that are given at the same time: each loop is woken once, however many of its calls wait."""
 
     def __init__(self) -> None:
         self._by_loop: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
 
-    def give(self, reply: Reply[T], value: T) -> None:
-        """Settle with a value, when they are sent."""
-        self._by_loop.setdefault(reply.loop, []).append(lambda: reply.settle(value))
+    def give(self, reply: Reply[T] | ThreadReply[T], value: T) -> None:
+        """Settle with a value, when they are sent; a thread's at once."""
+        if isinstance(reply, ThreadReply):
+            reply.give(value)
+        else:
+            self._by_loop.setdefault(reply.loop, []).append(lambda: reply.settle(value))
 
     def send(self) -> None:
         """Settle all of them."""

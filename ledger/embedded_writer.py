@@ -14,7 +14,7 @@ from .embedded_apply import Transaction
 from .embedded_errors import DatabaseError, defect, may_go_on, translate, unknown_outcome
 from .embedded_formats import require_present
 from .embedded_tables import forget_beats
-from .embedded_threads import Answers, Reply, Worker
+from .embedded_threads import Answers, Reply, ThreadReply, Worker
 from .errors import FencepostError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Job:
     """
 
     work: Callable[[Transaction], Any]
-    reply: Reply[Any]
+    reply: Reply[Any] | ThreadReply[Any]
     alone: bool = False
 
 

@@ -88,7 +88,7 @@ def _is_plain(value: Any) -> bool:
     if kind in _ATOMS:
         return True
     if kind is int:
-        return -_SAFE_INTEGER <= value <= _SAFE_INTEGER
+        return bool(-_SAFE_INTEGER <= value <= _SAFE_INTEGER)
     if kind is dict:
         for key, item in value.items():
             if type(key) is not str or not key.isascii() or not (type(item) in _ATOMS or _is_plain(item)):

@@ -6,12 +6,14 @@ Adapters: `ledger/embedded.py` (one SQLite file has both), `producer/` (Kafka lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from .history import LogEntry, Record
 from .positions import Partition, Topic
+
+T = TypeVar("T")
 
 
 class DocumentKey(NamedTuple):
@@ -143,6 +145,45 @@ class Projection(Protocol):
         ...
 
 
+class Writing(Protocol):
+    """One transaction of a store that applies what it appends; used in the thread that runs it, and never kept."""
+
+    def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
+        """The documents under `keys` that exist, with all that was published before in this transaction."""
+        ...
+
+    def publish(self, partition: Partition, record: Record) -> int:
+        """Append `record` and apply it; its offset.
+
+        Raises:
+            RecordTooLargeError, PublishRefusedError: nothing was changed, and the transaction goes on.
+        """
+        ...
+
+
+class AtOnce(Protocol):
+    """A store that applies what it appends, used without the engine: from any thread, on any loop.
+
+    Guarantees: what is written is durable and applied on return; works are done one after the other, those of
+    one thread or loop in the order in which they were given; several may share one transaction.
+    """
+
+    def look(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot | None:
+        """A few documents, read at once in this thread; None when that might have to wait. Raises StoreError."""
+        ...
+
+    async def write(self, work: Callable[[Writing], T]) -> T:
+        """What `work` returns, once its transaction is committed. Cancelled, it may still be done.
+
+        Raises what `work` raises (it must not after it has published), and the errors of `Log.publish`.
+        """
+        ...
+
+    def write_here(self, work: Callable[[Writing], T]) -> T:
+        """The same; waits in this thread. Interrupted, it may still be done."""
+        ...
+
+
 class RawRecord(NamedTuple):
     """A record's bytes as they stand in the log, whatever they say."""
 
@@ -210,6 +251,11 @@ class Store(Protocol):
     @property
     def projection(self) -> Projection:
         """The reading side."""
+        ...
+
+    @property
+    def at_once(self) -> AtOnce | None:
+        """The short way to both, where the store applies what it appends; else None."""
         ...
 
     def reader(self) -> LogReader:

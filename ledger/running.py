@@ -12,11 +12,11 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from . import attempts, sealing, settling
+from . import at_once, attempts, sealing, settling
 from .attempts import Claim
 from .calls import Call, EffectNotExecuted, EffectOptions, Tool
 from .errors import InvalidArgumentError, StoreClosedError
-from .facts import EffectClass, ResultForm
+from .facts import EffectClass, EffectFact, ResultForm
 from .sealing import NOTHING_KNOWN, After
 from .sessions import SessionState
 from .undo import BoundUndo, UndoPath
@@ -110,7 +110,7 @@ def _run_sync(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: dict[str
         current.reset(token)
     if claim.owned:
         after = _read_after(session, tool, claim, call.undo, value)
-        settle(_committing(session, tool, claim, value, after))
+        commit(session, claim, settling.committed(claim, value, encode=tool.encode, after=after))
     claim.returned()
     return value
 
@@ -134,7 +134,7 @@ async def _run_async(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: d
         current.reset(token)
     if claim.owned:
         after = await _read_after_async(session, tool, claim, call.undo, value)
-        await settled(_committing(session, tool, claim, value, after))
+        await commit_async(session, claim, settling.committed(claim, value, encode=tool.encode, after=after))
     claim.returned()
     return value
 
@@ -146,7 +146,7 @@ def _read_after(session: Host, tool: Tool, claim: Claim, undo: Declared, value: 
     try:
         return sealing.read_after(undo, value)
     except BaseException as error:
-        settle(_committing(session, tool, claim, value, sealing.unknown(error)))
+        commit(session, claim, settling.committed(claim, value, encode=tool.encode, after=sealing.unknown(error)))
         raise
 
 
@@ -157,7 +157,8 @@ async def _read_after_async(session: Host, tool: Tool, claim: Claim, undo: Decla
     try:
         return await sealing.read_after_async(undo, value)
     except BaseException as error:
-        await settled(_committing(session, tool, claim, value, sealing.unknown(error)))
+        unsealed = settling.committed(claim, value, encode=tool.encode, after=sealing.unknown(error))
+        await commit_async(session, claim, unsealed)
         raise
 
 
@@ -178,12 +179,41 @@ class _NotRunError(InvalidArgumentError, EffectNotExecuted):
     """The effect certainly did not happen."""
 
 
-def _committing(session: Host, tool: Tool, claim: Claim, value: Any, after: After) -> Future[None]:
+def commit(session: Host, claim: Claim, fact: EffectFact) -> None:
+    """Publish a commit. An interrupted wait leaves it going on.
+
+    Raises OutcomeUnknownError, the result attached, when it cannot be published.
+    """
+    try:
+        done = at_once.settled_here(claim, fact)
+    except BaseException:  # whatever became of it: the very same fact once more changes nothing
+        _publishing(session, claim, fact)
+        raise
+    if done:
+        settling.close(claim, settling.COMMITTED)
+    else:
+        settle(_publishing(session, claim, fact))
+
+
+async def commit_async(session: Host, claim: Claim, fact: EffectFact) -> None:
+    """The same, awaited; a cancellation leaves it going on."""
+    try:
+        done = await at_once.settled(claim, fact)
+    except BaseException:
+        _publishing(session, claim, fact)
+        raise
+    if done:
+        settling.close(claim, settling.COMMITTED)
+    else:
+        await settled(_publishing(session, claim, fact))
+
+
+def _publishing(session: Host, claim: Claim, fact: EffectFact) -> Future[None]:
     """The commit, under way. Raises OutcomeUnknownError, the result attached, when the ledger is closed."""
     try:
-        return session.submit(settling.commit(claim, value, encode=tool.encode, after=after))
+        return session.submit(settling.settle(claim, fact, settling.COMMITTED))
     except StoreClosedError as error:
-        raise settling.unpublished(claim, "committed", value) from error
+        raise settling.unpublished(claim, settling.COMMITTED, claim.value) from error
 
 
 def begun(session: Host, call: Call) -> Claim:
@@ -193,6 +223,8 @@ def begun(session: Host, call: Call) -> Claim:
     is to be run: an effect that was done before is not asked for its state.
     """
     while True:
+        if (soon := at_once.begun_here(session, call)) is not None:
+            return soon
         with _taken_back(session) as claims:
             claim: Claim = wait(session.submit(_begin(session, call, claims)))
         if not (claim.wants_path and isinstance(call.undo, BoundUndo)):
@@ -203,6 +235,8 @@ def begun(session: Host, call: Call) -> Claim:
 async def begun_async(session: Host, call: Call) -> Claim:
     """The same, awaited; cancelled, it is withdrawn."""
     while True:
+        if (soon := await at_once.begun(session, call)) is not None:
+            return soon
         with _taken_back(session) as claims:
             claim: Claim = await asyncio.wrap_future(session.submit(_begin(session, call, claims)))
         if not (claim.wants_path and isinstance(call.undo, BoundUndo)):

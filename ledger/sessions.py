@@ -124,7 +124,7 @@ class SessionState:
 
     def open_operations(self) -> tuple[str, ...]:
         """The operations of which an attempt of this session is not decided, or the call has not returned."""
-        return tuple(sorted({attempt.op_id for attempt in self.open_attempts.values()} | set(self.unreturned)))
+        return tuple(sorted({attempt.op_id for attempt in list(self.open_attempts.values())} | set(self.unreturned)))
 
     def known_seq(self) -> int:
         """The number up to which the agent can know all that this session has written, its open attempts left aside."""
@@ -222,18 +222,25 @@ class SessionState:
     async def note_absorbed(self, op_id: str, round_number: int, tool: str) -> None:
         """Put an operation that somebody else settled into this session's sequence (once)."""
         if (op_id, round_number) not in self.absorbed:
-            self.in_background(self._publish_absorbed(self._absorbed(op_id, round_number, tool)))
+            await self.noting(self.absorbing(op_id, round_number, tool))
 
     async def absorb(self, op_id: str, round_number: int, tool: str) -> tuple[str, AgentFact, int | None]:
         """The same, acknowledged by the log: the key, the fact, and the offset of what was written."""
-        fact = self._absorbed(op_id, round_number, tool)
+        fact = self.absorbing(op_id, round_number, tool)
         return log_keys.absorbed(self.agent_id, self.session_id, op_id), fact, await self._publish_absorbed(fact)
 
-    def _absorbed(self, op_id: str, round_number: int, tool: str) -> AgentFact:
-        """The fact, numbered now: what is numbered later comes after it."""
+    async def noting(self, fact: AgentFact) -> None:
+        """Publish an `absorbing` fact; it is not waited for."""
+        self.in_background(self._publish_absorbed(fact))
+
+    def absorbing(self, op_id: str, round_number: int, tool: str) -> AgentFact:
+        """The fact, numbered now: what is numbered later comes after it. From any thread.
+
+        The call counts as not returned before there is a number that a checkpoint could know it by.
+        """
         self.absorbed.add((op_id, round_number))
+        self.unreturned.setdefault(op_id, self.sequence.last + 1)
         seq = self.sequence.take()
-        self.unreturned.setdefault(op_id, seq)
         return self.fact(AgentKind.ABSORBED, op_id=op_id, round=round_number, tool=tool, seq=seq)
 
     async def _publish_absorbed(self, fact: AgentFact) -> int | None:

@@ -18,6 +18,9 @@ from .errors import OutcomeUnknownError, RecordTooLargeError, StoreError
 from .facts import EffectFact, EffectKind, ResultForm
 from .identity import digest
 
+COMMITTED = "committed"
+"""What a claim is, as which an outcome says that the effect happened."""
+
 
 async def commit(
     claim: Claim,
@@ -27,12 +30,27 @@ async def commit(
     encode: Callable[[Any], bytes] | None = None,
     after: sealing.After = sealing.NOTHING_KNOWN,
 ) -> None:
-    """The effect happened. A result that cannot be encoded is still a commit, and so is one that cannot be sealed.
+    """The effect happened: see `committed`.
+
+    Raises OutcomeUnknownError with `result` attached when the commit cannot be published.
+    """
+    await settle(claim, committed(claim, value, reference=reference, encode=encode, after=after), COMMITTED)
+
+
+def committed(
+    claim: Claim,
+    value: Any,
+    *,
+    reference: str = "",
+    encode: Callable[[Any], bytes] | None = None,
+    after: sealing.After = sealing.NOTHING_KNOWN,
+) -> EffectFact:
+    """The fact that says so. A result that cannot be encoded is still a commit, and so is one that cannot be sealed.
+
+    From here on the call counts as not returned, until `Claim.returned` says so.
 
     Args:
         after: what is known of the state after the effect, for the manifest.
-
-    Raises OutcomeUnknownError with `result` attached when the commit cannot be published.
     """
     form, data, why = encode_result(value, claim.session.engine.limits.max_result_bytes, encode)
     fact = replace(
@@ -45,41 +63,43 @@ async def commit(
     )
     claim.value = value
     limit = claim.session.engine.limits.max_manifest_bytes
-    await _settle(claim, sealing.sealed(fact, claim.manifest, after, limit=limit), "committed")
+    fact = claim.call.secrets.kept_out(sealing.sealed(fact, claim.manifest, after, limit=limit))
+    if not claim.call.unconfirmed:
+        claim.session.unreturned[fact.op_id] = fact.seq
+    return fact
 
 
 async def fail(claim: Claim, why: str) -> None:
     """The effect certainly did not happen; the operation is free again."""
     if claim.call.unconfirmed:  # nothing was claimed, so there is nothing to free
-        _decided(claim, "failed")
+        close(claim, "failed")
         return
     fact = outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.FAILED)
-    await _settle(claim, replace(fact, error=text(why, 500)), "failed")
+    await settle(claim, replace(fact, error=text(why, 500)), "failed")
 
 
 async def doubt(claim: Claim, why: str) -> None:
     """The effect may or may not have happened. Only a probe, an operator, or a late outcome decides."""
     if claim.call.unconfirmed:
-        _decided(claim, "in doubt")
+        close(claim, "in doubt")
         return
     fact = outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.IN_DOUBT)
-    await _settle(claim, replace(fact, reason=text(why, 500), error=text(why, 500)), "in doubt")
+    await settle(claim, replace(fact, reason=text(why, 500), error=text(why, 500)), "in doubt")
 
 
-async def _settle(claim: Claim, fact: EffectFact, decided: str) -> None:
+async def settle(claim: Claim, fact: EffectFact, decided: str) -> None:
+    """Publish an outcome. Raises OutcomeUnknownError with `result` attached when it cannot be published."""
     session, fact = claim.session, claim.call.secrets.kept_out(fact)
     if claim.call.unconfirmed:
         session.in_background(session.publish_effect(fact, claim.history))
-        _decided(claim, decided)
+        close(claim, decided)
         return
-    if fact.kind is EffectKind.COMMITTED:
-        session.unreturned[fact.op_id] = fact.seq
     try:
         await session.publish_effect(fact, claim.history)
     except (StoreError, RecordTooLargeError) as error:
         session.returned(fact.op_id)
         raise unpublished(claim, decided, claim.value) from error
-    _decided(claim, decided)
+    close(claim, decided)
 
 
 def unpublished(claim: Claim, decided: str, value: Any) -> OutcomeUnknownError:
@@ -93,7 +113,8 @@ def unpublished(claim: Claim, decided: str, value: Any) -> OutcomeUnknownError:
     )
 
 
-def _decided(claim: Claim, decided: str) -> None:
+def close(claim: Claim, decided: str) -> None:
+    """Say that the outcome is in the log: the attempt is not open any more."""
     claim.decided = decided
     claim.session.open_attempts.pop(claim.attempt_id, None)
 

@@ -129,6 +129,7 @@ class ComposedStore:
         self._parsed = parsed
         self._log: Log | None = None
         self._projection: Projection | None = None
+        self.at_once = None  # a projector applies what is appended
 
     @property
     def log(self) -> Log:

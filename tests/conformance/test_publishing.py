@@ -55,12 +55,58 @@ class FaultyLog:
             return offset
 
         log.publish = publish
+        self._make_the_short_way_fail(ledger._engine.store.at_once)
+
+    def _make_the_short_way_fail(self, way: Any) -> None:
+        """Where a store has one: the same errors, before the transaction is committed or after it."""
+        if way is None:
+            return
+        write, write_here = way.write, way.write_here
+
+        async def awaited(work: Any) -> Any:
+            failing = _FailingWork(self, work)
+            found = await write(failing)
+            if failing.after is not None:
+                raise failing.after
+            return found
+
+        def waiting(work: Any) -> Any:
+            failing = _FailingWork(self, work)
+            found = write_here(failing)
+            if failing.after is not None:
+                raise failing.after
+            return found
+
+        way.write, way.write_here = awaited, waiting
 
     def fail(self, kind: str, error: Exception, *, written: bool) -> None:
         self.failing[kind] = (error, written)
 
     def heal(self) -> None:
         self.failing.clear()
+
+
+class _FailingWork:
+    """A work of the short way, of which the publishing of some kinds of fact fails."""
+
+    def __init__(self, faulty: FaultyLog, work: Any) -> None:
+        self._faulty = faulty
+        self._work = work
+        self.after: Exception | None = None
+        """What is raised once the transaction is committed."""
+
+    def __call__(self, writing: Any) -> Any:
+        self._writing = writing
+        self.read = writing.read
+        return self._work(self)
+
+    def publish(self, partition: Partition, record: Record) -> Any:
+        kind = decode_effect(record.fact).kind.value if record.fact else ""
+        error, written = self._faulty.failing.get(kind, (None, True))
+        if error is not None and not written:
+            raise error
+        self.after = error or self.after
+        return self._writing.publish(partition, record)
 
 
 @pytest.fixture

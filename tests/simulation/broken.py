@@ -104,7 +104,7 @@ _fence_one = Engine._fence_one
 async def _unconfirmed(session: Any, call: Any, view: Any, intent: Any, expires: float) -> Any:
     """Takes an acknowledged intent for a granted one."""
     await session.engine.publish_effect(intent, view.facts)
-    claim = attempts._claim(session, call, view.operation, view.facts, intent.attempt_id)
+    claim = attempts.claimed(session, call, view.operation, view.facts, intent.attempt_id)
     claim.expires = expires
     return claim
 

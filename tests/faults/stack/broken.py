@@ -27,7 +27,7 @@ def _confirmation() -> None:
     async def run_at_once(session: Any, call: Any, view: Any, intent: Any, expires: float) -> Any:
         await session.engine.publish_effect(intent, view.facts)
         session.open_attempts[intent.attempt_id].written = True
-        claim = attempts._claim(session, call, view.operation, view.facts, intent.attempt_id)
+        claim = attempts.claimed(session, call, view.operation, view.facts, intent.attempt_id)
         claim.expires = expires
         return claim
 

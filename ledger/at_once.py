@@ -1,0 +1,270 @@
+"""The short way: an effect begun, and settled, in one step each, where the store applies what it appends.
+
+It is the protocol of `attempts.py`, with its numbers, in a single transaction of the store, from whatever
+thread or loop the caller has:
+    1. read the operation; 2. publish the intent on top of it; 3. see it applied
+and, once that is durable, 4. Only what is plain goes this way: a free operation that nothing stands in
+the way of, or a committed one that can be relied on as it is. Of everything else, and of every error, nothing
+is left behind but what says so, and the long way begins from the beginning.
+
+What was read in a transaction is used only after its commit: others shared it, and what they wrote was
+perhaps rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from . import adoption, attempts, losers
+from . import projection as docs
+from .attempt_facts import intent
+from .attempts import Claim
+from .calls import Call
+from .errors import FencepostError, OutcomeUnknownError
+from .facts import EffectFact, encode_effect
+from .history import History, Record
+from .manifests import Manifest
+from .operation_fold import fold_operation
+from .operations import Operation, Status
+from .ports import AtOnce, DocumentKey, Snapshot, Writing
+from .positions import Partition
+from .sessions import OpenAttempt, SessionState
+from .undo import BoundUndo
+
+
+class Host(Protocol):
+    """An opened session and a way onto the engine's loop."""
+
+    submit: Callable[[Coroutine[Any, Any, Any]], Future[Any]]
+
+    @property
+    def state(self) -> SessionState:
+        """The opened session."""
+        ...
+
+
+# -- beginning -------------------------------------------------------------------------
+
+
+def begun_here(host: Host, call: Call) -> Claim | None:
+    """The claim on a call, or None: the long way it is. Waits in this thread; interrupted, nothing stays claimed."""
+    way = host.state.engine.store.at_once
+    if way is None or not _is_plain(host.state, call):
+        return None
+    if (known := _known(host, call, way)) is not None:
+        return known
+    start = _Start(host.state, call)
+    try:
+        way.write_here(start.work)
+        return start.claim()
+    except FencepostError as error:
+        start.failed(host, error)
+        return None
+    except BaseException:
+        host.submit(start.taken_back(way))
+        raise
+
+
+async def begun(host: Host, call: Call) -> Claim | None:
+    """The same, awaited."""
+    way = host.state.engine.store.at_once
+    if way is None or not _is_plain(host.state, call):
+        return None
+    if (known := _known(host, call, way)) is not None:
+        return known
+    start = _Start(host.state, call)
+    try:
+        await way.write(start.work)
+        return start.claim()
+    except FencepostError as error:
+        start.failed(host, error)
+        return None
+    except BaseException:
+        host.submit(start.taken_back(way))
+        raise
+
+
+def _is_plain(session: SessionState, call: Call) -> bool:
+    """Whether nothing but the operation itself decides: after a gated rollback others do, and so does a state to be read."""
+    return not (session.ended or session.crossed or session.declared or call.undo_round) and not isinstance(
+        call.undo, BoundUndo
+    )
+
+
+def _known(host: Host, call: Call, way: AtOnce) -> Claim | None:
+    """The claim of an operation that was committed before; that one absorbed it is published and not waited for."""
+    session, place = host.state, _Place(host.state, call)
+    try:
+        snapshot = way.look(place.partition, place.keys)
+    except FencepostError:  # the long way meets it again, and says so
+        return None
+    if snapshot is None:
+        return None
+    operation, facts = place.read(snapshot)
+    if not _is_settled(session, call, operation) or place.is_unsafe(snapshot):
+        return None
+    settled = operation.settled
+    if settled is None or (call.content_digest not in operation.variants and call.content_digest):
+        return None  # another wording is noted
+    session.open_attempts.pop(settled.attempt_id, None)
+    absorbed = (call.op_id, operation.round)
+    if (settled.session_id != session.session_id or settled.seq == 0) and absorbed not in session.absorbed:
+        fact = session.absorbing(*absorbed, call.tool)
+        host.submit(session.noting(fact))
+    return Claim(session, call, operation, owned=False, round=operation.round, history=facts)
+
+
+def _is_settled(session: SessionState, call: Call, operation: Operation) -> bool:
+    """Whether it is committed, is what the call asks for, and may be relied on without a word to anybody."""
+    return (
+        operation.status is Status.COMMITTED
+        and attempts.is_same(operation, call)
+        and adoption.is_secure(session, operation)
+    )
+
+
+class _Place:
+    """Where an operation is read."""
+
+    def __init__(self, session: SessionState, call: Call) -> None:
+        self.partition: Partition = session.engine.view.effects_partition(call.op_id)
+        self._op_id = call.op_id
+        self._key = DocumentKey(docs.OPS, call.op_id)
+        self._mark = DocumentKey(docs.UNSAFE, call.op_id)
+        self.keys = (self._key, self._mark)
+
+    def read(self, snapshot: Snapshot) -> tuple[Operation, History]:
+        """The operation and its facts."""
+        facts = docs.read_history(snapshot.documents.get(self._key))
+        return fold_operation(self._op_id, facts), facts
+
+    def is_unsafe(self, snapshot: Snapshot) -> bool:
+        """Whether a record of it was set aside."""
+        return self._mark in snapshot.documents
+
+
+@dataclass(slots=True)
+class _Start:
+    """One attempt to begin, from the caller's thread through the store's and back.
+
+    Attributes:
+        fact: the intent, once it has a number.
+        found: the operation with the intent applied; to be believed after the commit only.
+        given_up: its caller is gone: what has not been begun is not begun any more.
+    """
+
+    session: SessionState
+    call: Call
+    fact: EffectFact | None = None
+    manifest: Manifest | None = None
+    found: tuple[Operation, History] | None = None
+    unconfirmed: tuple[Operation, History] | None = None
+    given_up: bool = False
+    began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began = self.session.engine.clock.monotonic()
+
+    def work(self, writing: Writing) -> None:
+        """Steps 1 to 3, in one transaction. Leaves nothing behind where it does not get through."""
+        session, call, place = self.session, self.call, _Place(self.session, self.call)
+        if self.given_up or session.ended:
+            return
+        snapshot = writing.read(place.partition, place.keys)  # 1
+        operation, facts = place.read(snapshot)
+        plain = operation.status is Status.FREE and attempts.is_same(operation, call)
+        if not plain or place.is_unsafe(snapshot) or session.engine.terms.min_compaction_lag_s is not None:
+            return
+        if call.unconfirmed:
+            self.unconfirmed = (operation, facts)
+            return
+        self.manifest = attempts.path(session, call, operation)
+        attempts.require_room(session, call, operation, facts)
+        attempt_id = session.engine.new_id()
+        fact = intent(session, call, attempt_id, operation, manifest=self.manifest.data if self.manifest else None)
+        self.fact = fact
+        session.open_attempts[attempt_id] = OpenAttempt(call.op_id, operation.round, intent_seq=fact.seq)
+        record = Record(call.op_id, facts, encode_effect(fact), session.session_id)
+        writing.publish(place.partition, record)  # 2
+        self.found = place.read(writing.read(place.partition, place.keys))  # 3
+
+    def claim(self) -> Claim | None:
+        """Step 4: what came of it, now that it is durable. Raises FencedError, StaleProjectionError: nothing was run."""
+        session, call = self.session, self.call
+        if self.unconfirmed is not None:
+            return attempts.claimed(session, call, *self.unconfirmed)
+        if self.found is None or self.fact is None:
+            return None
+        session.open_attempts[self.fact.attempt_id].written = True
+        attempt = self.found[0].attempts.get(self.fact.attempt_id)
+        if attempt is None:  # one of very many that came too late
+            if losers.is_summarised(self.found[0], self.fact):
+                session.open_attempts.pop(self.fact.attempt_id, None)
+            return None
+        claim = attempts.confirmed(session, call, attempt, self.found, self.began + call.deadline_s)
+        if claim is not None:
+            claim.manifest = self.manifest
+        return claim
+
+    def failed(self, host: Host, error: FencepostError) -> None:
+        """Account for the intent, as far as there is one; what its record rests on is not known to stand."""
+        fact, self.fact = self.fact, None
+        mine = self.session.open_attempts.get(fact.attempt_id) if fact is not None else None
+        if fact is None or mine is None:
+            if self.found is not None:  # it was written, and what step 4 found is the answer
+                raise error
+            return
+        if mine.written or isinstance(error, OutcomeUnknownError):
+            host.submit(self._withdrawn(fact))
+        else:
+            self.session.open_attempts.pop(fact.attempt_id, None)
+            self.session.sequence.void(fact.seq)
+        if mine.written:
+            raise error
+
+    async def taken_back(self, way: AtOnce) -> None:
+        """Withdraw what its caller never heard of, once it is known whether there is anything."""
+        self.given_up = True
+        await way.write(lambda _: None)  # behind it: the store does what it is given in order
+        if self.fact is not None:
+            await self._withdrawn(self.fact)
+
+    async def _withdrawn(self, fact: EffectFact) -> None:
+        if fact.attempt_id in self.session.open_attempts:
+            attempts.withdraw(self.session, self.call, fact, ())
+
+
+# -- settling --------------------------------------------------------------------------
+
+
+def settled_here(claim: Claim, fact: EffectFact) -> bool:
+    """Whether an outcome is in the log, by this way. If not, the very same fact is published by the long one."""
+    way = claim.session.engine.store.at_once
+    if way is None or claim.call.unconfirmed:
+        return False
+    try:
+        way.write_here(_outcome(claim, fact))
+    except FencepostError:
+        return False
+    return True
+
+
+async def settled(claim: Claim, fact: EffectFact) -> bool:
+    """The same, awaited."""
+    way = claim.session.engine.store.at_once
+    if way is None or claim.call.unconfirmed:
+        return False
+    try:
+        await way.write(_outcome(claim, fact))
+    except FencepostError:
+        return False
+    return True
+
+
+def _outcome(claim: Claim, fact: EffectFact) -> Callable[[Writing], object]:
+    partition = claim.session.engine.view.effects_partition(fact.op_id)
+    record = Record(fact.op_id, claim.history, encode_effect(fact), fact.session_id)
+    return lambda writing: writing.publish(partition, record)
