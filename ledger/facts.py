@@ -7,14 +7,15 @@ every reader treats as unsafe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
-from ..schemas import codec
+from ..schemas.codec import SINGLE_OBJECT
+from .lean import lean, made, told
 from .positions import NOWHERE, Position
+from .recent import Recent
 
 
 class EffectClass(StrEnum):
@@ -88,7 +89,8 @@ class Outcome(StrEnum):
     COMPENSATED = "COMPENSATED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@lean
+@dataclass(frozen=True, kw_only=True)
 class EffectFact:
     """One event in the life of an operation, or a fence. Fields: `schemas/effect_fact.avsc`."""
 
@@ -164,7 +166,8 @@ class Obligation:
     kind: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@lean
+@dataclass(frozen=True, kw_only=True)
 class AgentFact:
     """One event in the life of an agent. Fields: `schemas/agent_fact.avsc`."""
 
@@ -215,23 +218,88 @@ class AgentFact:
         return tuple(effect.round for effect in self.crossed)
 
 
-_EFFECT_FIELDS = tuple(f.name for f in fields(EffectFact))
-_AGENT_FIELDS = tuple(f.name for f in fields(AgentFact))
-_ROUNDS = "crossed_rounds"
+_CACHED_BYTES = 4096
+"""Larger facts are decoded anew each time: a cache of them would have no bound worth the name."""
+_CACHED_FACTS = 8192
+
+_effects: Recent[bytes, EffectFact] = Recent(_CACHED_FACTS)
+_agents: Recent[bytes, AgentFact] = Recent(_CACHED_FACTS)
 
 
-def _position(value: Mapping[str, Any]) -> Position:
-    return Position(value["generation"], value["offset"])
+def encode_effect(fact: EffectFact) -> bytes:
+    """The fact's bytes: deterministic, so that equal facts are equal bytes."""
+    values = told(fact)
+    if "epoch" in values:
+        values["epoch"] = _position_values(fact.epoch)
+    data = SINGLE_OBJECT.encode_effect_fact(values)
+    if len(data) <= _CACHED_BYTES and _comes_back(fact, _EFFECT_TYPES):
+        _effects.put(data, fact)
+    return data
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Position):
-        return {"generation": value.generation, "offset": value.offset}
-    if isinstance(value, StrEnum):
-        return value.value
-    if isinstance(value, tuple):
-        return [_item(v) for v in value]
-    return value
+def encode_agent(fact: AgentFact) -> bytes:
+    """The fact's bytes: deterministic, so that equal facts are equal bytes."""
+    values = told(fact)
+    if "epoch" in values:
+        values["epoch"] = _position_values(fact.epoch)
+    for name in ("crossed", "dropped", "obligations"):
+        if name in values:
+            values[name] = [_item(item) for item in values[name]]
+    if "crossed" in values:
+        values["crossed_rounds"] = fact.crossed_rounds
+    data = SINGLE_OBJECT.encode_agent_fact(values)
+    if len(data) <= _CACHED_BYTES and _comes_back(fact, _AGENT_TYPES):
+        _agents.put(data, fact)
+    return data
+
+
+def decode_effect(data: bytes) -> EffectFact:
+    """The effect fact in `data`. Raises schemas.DecodeError for anything that is not one."""
+    fact = _effects.get(data)
+    if fact is None:
+        fact = _decode_effect(data)
+        if len(data) <= _CACHED_BYTES:
+            _effects.put(data, fact)
+    return fact
+
+
+def decode_agent(data: bytes) -> AgentFact:
+    """The agent fact in `data`. Raises schemas.DecodeError for anything that is not one."""
+    fact = _agents.get(data)
+    if fact is None:
+        fact = _decode_agent(data)
+        if len(data) <= _CACHED_BYTES:
+            _agents.put(data, fact)
+    return fact
+
+
+def _decode_effect(data: bytes) -> EffectFact:
+    values = SINGLE_OBJECT.told_effect_fact(data)
+    values.pop("extensions", None)
+    values.setdefault("kind", EffectKind.UNKNOWN)  # the one field that these classes want to be told
+    for name, read in _EFFECT_READERS:
+        if name in values:
+            values[name] = read(values[name])
+    return made(EffectFact, values)
+
+
+def _decode_agent(data: bytes) -> AgentFact:
+    values = SINGLE_OBJECT.told_agent_fact(data)
+    values.pop("extensions", None)
+    values.setdefault("kind", AgentKind.UNKNOWN)
+    rounds = values.pop("crossed_rounds", ())
+    if "crossed" in values:
+        # The first version wrote no rounds, and crossed effects of any: which it was cannot be told.
+        rounds = [*rounds, *[ANY_ROUND] * len(values["crossed"])]
+        values["crossed"] = [{**c, "round": r} for c, r in zip(values["crossed"], rounds, strict=False)]
+    for name, read in _AGENT_READERS:
+        if name in values:
+            values[name] = read(values[name])
+    return made(AgentFact, values)
+
+
+def _position_values(value: object) -> Any:
+    return {"generation": value.generation, "offset": value.offset} if isinstance(value, Position) else value
 
 
 def _item(value: Any) -> Any:
@@ -240,58 +308,54 @@ def _item(value: Any) -> Any:
     return asdict(value) if isinstance(value, (Dropped, Obligation)) else value
 
 
-def encode_effect(fact: EffectFact) -> bytes:
-    """The fact's bytes: deterministic, so that equal facts are equal bytes."""
-    return codec.encode_effect_fact({name: _plain(getattr(fact, name)) for name in _EFFECT_FIELDS})
+def _comes_back(fact: EffectFact | AgentFact, types: Mapping[str, type]) -> bool:
+    """Whether what is decoded from the fact's bytes is its equal, down to the type of everything in it.
+
+    Somebody may have given a whole number of seconds, a member of another enum, or a list: that is written as what it
+    stands for, and is not what is read. Tuples of anything but text are left to the decoder.
+    """
+    for name, value in vars(fact).items():
+        kind = type(value)
+        if kind is not types[name] or (kind in _PARTS and any(type(part) is not _PARTS[kind] for part in value)):
+            return False
+    return True
 
 
-def encode_agent(fact: AgentFact) -> bytes:
-    """The fact's bytes: deterministic, so that equal facts are equal bytes."""
-    return codec.encode_agent_fact({name: _plain(getattr(fact, name)) for name in (*_AGENT_FIELDS, _ROUNDS)})
+def _position(value: Mapping[str, Any]) -> Position:
+    return Position(value["generation"], value["offset"])
 
 
-_CACHED_BYTES = 4096
-"""Larger facts are decoded anew each time: a cache of them would have no bound worth the name."""
+def _texts(of: type[_Item]) -> Callable[[Iterable[Mapping[str, Any]]], tuple[_Item, ...]]:
+    return lambda items: tuple(of(**item) for item in items)
 
 
-def decode_effect(data: bytes) -> EffectFact:
-    """The effect fact in `data`. Raises schemas.DecodeError for anything that is not one."""
-    return _cached_effect(data) if len(data) <= _CACHED_BYTES else _decode_effect(data)
+def _symbols(of: type[StrEnum]) -> Callable[[str], StrEnum]:
+    return {member.value: member for member in of}.__getitem__
 
 
-def decode_agent(data: bytes) -> AgentFact:
-    """The agent fact in `data`. Raises schemas.DecodeError for anything that is not one."""
-    return _cached_agent(data) if len(data) <= _CACHED_BYTES else _decode_agent(data)
-
-
-def _decode_effect(data: bytes) -> EffectFact:
-    values = codec.decode_effect_fact(data)
-    known = {name: values[name] for name in _EFFECT_FIELDS}
-    known["kind"] = EffectKind(values["kind"])
-    known["effect_class"] = EffectClass(values["effect_class"])
-    known["result_form"] = ResultForm(values["result_form"])
-    known["outcome"] = Outcome(values["outcome"])
-    known["epoch"] = _position(values["epoch"])
-    known["cascades"] = tuple(values["cascades"])
-    known["losses"] = tuple(values["losses"])
-    return EffectFact(**known)
-
-
-def _decode_agent(data: bytes) -> AgentFact:
-    values = codec.decode_agent_fact(data)
-    known = {name: values[name] for name in _AGENT_FIELDS}
-    known["kind"] = AgentKind(values["kind"])
-    known["effect_class"] = EffectClass(values["effect_class"])
-    known["epoch"] = _position(values["epoch"])
-    for name in ("owned", "reasons", "voided", "kept", "losses"):
-        known[name] = tuple(values[name])
-    # The first version wrote no rounds, and crossed effects of any: which it was cannot be told.
-    rounds = [*values[_ROUNDS], *[ANY_ROUND] * len(values["crossed"])]
-    known["crossed"] = tuple(Crossed(**c, round=r) for c, r in zip(values["crossed"], rounds, strict=False))
-    known["dropped"] = tuple(Dropped(**d) for d in values["dropped"])
-    known["obligations"] = tuple(Obligation(**o) for o in values["obligations"])
-    return AgentFact(**known)
-
-
-_cached_effect = lru_cache(maxsize=16384)(_decode_effect)
-_cached_agent = lru_cache(maxsize=16384)(_decode_agent)
+_PARTS: dict[type, type] = {Position: int, tuple: str}
+_Item = TypeVar("_Item", Crossed, Dropped, Obligation)
+_EFFECT_TYPES = {f.name: bytes if f.default is None else type(f.default) for f in fields(EffectFact)} | {
+    "kind": EffectKind
+}
+_AGENT_TYPES = {f.name: bytes if f.default is None else type(f.default) for f in fields(AgentFact)} | {
+    "kind": AgentKind
+}
+_EFFECT_READERS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("kind", _symbols(EffectKind)),
+    ("effect_class", _symbols(EffectClass)),
+    ("result_form", _symbols(ResultForm)),
+    ("outcome", _symbols(Outcome)),
+    ("epoch", _position),
+    ("cascades", tuple),
+    ("losses", tuple),
+)
+_AGENT_READERS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("kind", _symbols(AgentKind)),
+    ("effect_class", _symbols(EffectClass)),
+    ("epoch", _position),
+    *((name, tuple) for name in ("owned", "reasons", "voided", "kept", "losses")),
+    ("crossed", _texts(Crossed)),
+    ("dropped", _texts(Dropped)),
+    ("obligations", _texts(Obligation)),
+)

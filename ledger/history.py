@@ -9,8 +9,9 @@ owned their operation stands in it for their facts (`losers.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from ..schemas import codec
@@ -67,9 +68,22 @@ class LogEntry:
 
 def merge(*histories: Iterable[PositionedFact]) -> History:
     """The union of histories, in log order. What a summary stands for is part of it."""
-    facts = set().union(*histories)
+    together = tuple(chain(*histories))
+    if _is_plain(together):
+        return together
+    facts = set(together)
     summaries = [item for item in facts if losers.is_summary(item.fact)]
     return tuple(sorted(_with_one_summary(facts, summaries) if summaries else facts))
+
+
+def _is_plain(facts: Sequence[PositionedFact]) -> bool:
+    """Whether facts are a history as they stand, without a summary: as a rule what is told last is added at the end."""
+    before = None
+    for item in facts:
+        if (before is not None and before >= item) or losers.looks_like_summary(item.fact):
+            return False
+        before = item
+    return True
 
 
 def _with_one_summary(facts: set[PositionedFact], summaries: list[PositionedFact]) -> set[PositionedFact]:
@@ -107,12 +121,7 @@ def summarised(key: str, history: History, numbers: frozenset[losers.Number]) ->
 
 def facts_of(record: Record, position: Position) -> History:
     """All that a record at `position` says: its history and its own new fact."""
-    if record.fact is None:
-        return merge(record.history)
-    new = PositionedFact(position, record.fact)
-    if not record.history:
-        return (new,)
-    return merge(record.history, (new,))
+    return merge(record.history, () if record.fact is None else (PositionedFact(position, record.fact),))
 
 
 def encode(record: Record) -> bytes:

@@ -68,9 +68,14 @@ def _headers() -> tuple[bytes, ...]:
     return tuple(found)
 
 
+def looks_like_summary(fact: bytes) -> bool:
+    """Whether these bytes begin as a summary's do; they may be unreadable."""
+    return fact.startswith(_headers())
+
+
 def is_summary(fact: bytes) -> bool:
     """Whether these are the bytes of a readable summary; of anything else that is told without decoding it."""
-    if not fact.startswith(_headers()):
+    if not looks_like_summary(fact):
         return False
     try:
         numbers(fact)

@@ -155,6 +155,14 @@ class FramedCodec:
         """The values of an agent's fact; see ``Codec``."""
         return self._decode(self._agent_fact, data)
 
+    def told_effect_fact(self, data: bytes) -> dict[str, Any]:
+        """The values of an operation's fact or a fence; fields at their defaults may be missing."""
+        return self._effect_fact.read_told(data, *self._framing.locate(self._effect_fact, data))
+
+    def told_agent_fact(self, data: bytes) -> dict[str, Any]:
+        """The values of an agent's fact; fields at their defaults may be missing."""
+        return self._agent_fact.read_told(data, *self._framing.locate(self._agent_fact, data))
+
     def _encode(self, form: Format, values: Mapping[str, Any]) -> bytes:
         return form.write(self._framing.header(form), values)
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from typing import Any
 
-from .bounds import Limits, Schema, compile_bounds, require_bounded
+from .bounds import Limits, Schema, compile_bounds, compile_told, require_bounded
 from .catalogue import Version, current, history
 from .errors import DecodeError, EncodeError, SchemaError, UnknownSchemaError
-from .shape import MismatchError, compile_shape, typed_default
+from .layouts import Layouts
+from .shape import MismatchError, expected, is_mapping, shaped, typed_default
 
 __all__ = ["Format", "load_format"]
 
@@ -43,8 +45,9 @@ class Format:
         self._read_body: Callable[..., dict[str, Any]] = schemaless_reader  # type: ignore[assignment] # all are records
         self._write_body = schemaless_writer
         self._certain_bytes = min(limits.max_bytes, limits.max_items)  # an item has a byte: below, no limit is reached
-        self._shape = compile_shape(present.schema)
         self._target = _parsed(present.schema, self.what)
+        self._layouts = Layouts(present.schema, partial(_parsed, what=self.what))
+        self._told = compile_told(present.schema, self._layouts.defaults, self.what, limits)
         self._writers = {
             version.fingerprint: _Writer(
                 check=compile_bounds(version.schema, self.what, limits),
@@ -65,8 +68,11 @@ class Format:
         """
         out = BytesIO()
         out.write(header)
+        if not is_mapping(values):
+            raise EncodeError(self.what, expected("a mapping", values))
         try:
-            self._write_body(out, self._target, self._shape(values))
+            shapes, schema = self._layouts.writing(tuple(values))
+            self._write_body(out, schema, shaped(values, shapes))
         except MismatchError as error:
             raise EncodeError(self.what, str(error)) from None
         except UnicodeEncodeError as error:
@@ -101,6 +107,22 @@ class Format:
             if writer.target is None:
                 return self._read_body(body, writer.source)
             return {key: _detached(part) for key, part in self._read_body(body, writer.source, writer.target).items()}
+        except UnicodeDecodeError as error:
+            raise DecodeError(self.what, f"text is not UTF-8: {error.reason}") from None
+
+    def read_told(self, data: bytes, start: int, fingerprint: bytes) -> dict[str, Any]:
+        """The same values, but for fields of the present schema that are at their defaults: some or all of them are left out.
+
+        Raises what ``read`` raises, for the same bytes.
+        """
+        if fingerprint != self.fingerprint:
+            return self.read(data, start, fingerprint)
+        told, body = self._told(data, start)
+        schema = self._layouts.reading(told)
+        if schema is None:
+            return self.read(data, start, fingerprint)
+        try:
+            return self._read_body(BytesIO(body), schema, None)
         except UnicodeDecodeError as error:
             raise DecodeError(self.what, f"text is not UTF-8: {error.reason}") from None
 

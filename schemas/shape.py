@@ -5,13 +5,30 @@ give equal bytes here, because facts are compared and copied as bytes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from .bounds import Schema
 
-__all__ = ["MismatchError", "Shape", "compile_shape", "typed_default"]
+__all__ = [
+    "FieldShape",
+    "MismatchError",
+    "Shape",
+    "compile_shape",
+    "expected",
+    "field_shape",
+    "shaped",
+    "typed_default",
+]
 
 Shape: TypeAlias = Callable[[Any], Any]
+
+_OPTIONAL = 2  # branches of a union: null and one more
+_EXACT: dict[str, type] = {"string": str, "bytes": bytes, "boolean": bool, "float": float, "double": float}
+
+
+FieldShape: TypeAlias = tuple[str, type | None, Shape]
+"""How a field's value is brought into its shape: the field's name; the type of values that are in it already, if there is
+one; the function that gives any other value in it."""
 
 
 class MismatchError(Exception):
@@ -44,6 +61,28 @@ def compile_shape(schema: Schema) -> Shape:  # noqa: PLR0911 - one return per Av
             return compile_shape(inner)
 
 
+def field_shape(field: Mapping[str, Any]) -> FieldShape:
+    """How a field's value is brought into its shape."""
+    schema = field["type"]
+    if isinstance(schema, list) and schema[0] == "null" and len(schema) == _OPTIONAL:
+        schema = schema[1]
+    exact = _EXACT.get(schema) if isinstance(schema, str) else None
+    return field["name"], exact, compile_shape(field["type"])
+
+
+def shaped(values: Mapping[str, Any], shapes: Sequence[FieldShape]) -> dict[str, Any]:
+    """The values of some fields in their shapes. Raises MismatchError, with the field's name."""
+    try:
+        return {n: found if type(found := values[n]) is exact else part(found) for n, exact, part in shapes}
+    except MismatchError:
+        for name, _, part in shapes:  # seldom: a comprehension keeps its variables to itself
+            try:
+                part(values[name])
+            except MismatchError as error:
+                raise MismatchError(f"{name}: {error}") from None
+        raise
+
+
 def typed_default(schema: Schema, default: Any) -> Any:  # noqa: PLR0911 - any Avro value, a return per type
     """The value that a field's ``default`` in a schema file stands for.
 
@@ -72,27 +111,18 @@ def typed_default(schema: Schema, default: Any) -> Any:  # noqa: PLR0911 - any A
 
 
 def _record(schema: Mapping[str, Any]) -> Shape:
-    fields = tuple(
-        (field["name"], typed_default(field["type"], field["default"]), compile_shape(field["type"]))
-        for field in schema["fields"]
-    )
-    names = frozenset(name for name, _, _ in fields)
+    shapes = {field["name"]: field_shape(field) for field in schema["fields"]}
+    defaults = {field["name"]: typed_default(field["type"], field["default"]) for field in schema["fields"]}
+    names, every = shapes.keys(), tuple(shapes.values())
 
     def shape(value: Any) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise MismatchError(_expected("a mapping", value))
-        if not value.keys() <= names:
-            raise MismatchError(f"no such field: {', '.join(sorted(map(str, value.keys() - names)))}")
-        shaped = {}
-        get = value.get
-        name = ""
-        try:
-            for name, default, part in fields:
-                found = get(name, default)
-                shaped[name] = found if found is default else part(found)
-        except MismatchError as error:
-            raise MismatchError(f"{name}: {error}") from None
-        return shaped
+        if not is_mapping(value):
+            raise MismatchError(expected("a mapping", value))
+        if value.keys() == names:
+            return shaped(value, every)
+        if unknown := value.keys() - names:
+            raise MismatchError(f"no such field: {', '.join(sorted(map(str, unknown)))}")
+        return {**defaults, **shaped(value, [shapes[name] for name in value])}
 
     return shape
 
@@ -106,18 +136,18 @@ def _union(branches: Sequence[Schema]) -> Shape:
                 return part(value)
             except MismatchError:
                 continue
-        raise MismatchError(_expected(f"one of {list(branches)}", value))
+        raise MismatchError(expected(f"one of {list(branches)}", value))
 
     def optional(value: Any) -> Any:
         return None if value is None else shapes[1](value)
 
-    return optional if branches[0] == "null" and len(branches) == 2 else shape  # noqa: PLR2004 - null and one more
+    return optional if branches[0] == "null" and len(branches) == _OPTIONAL else shape
 
 
 def _array(item: Shape) -> Shape:
     def shape(value: Any) -> list[Any]:
         if not isinstance(value, (list, tuple)):
-            raise MismatchError(_expected("a list", value))
+            raise MismatchError(expected("a list", value))
         return [item(part) for part in value]
 
     return shape
@@ -125,8 +155,8 @@ def _array(item: Shape) -> Shape:
 
 def _map(item: Shape) -> Shape:
     def shape(value: Any) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise MismatchError(_expected("a mapping", value))
+        if not is_mapping(value):
+            raise MismatchError(expected("a mapping", value))
         return {key: item(value[key]) for key in sorted(map(_string, value))}
 
     return shape
@@ -138,7 +168,7 @@ def _enum(schema: Mapping[str, Any]) -> Shape:
 
     def shape(value: Any) -> str:
         if not isinstance(value, str):
-            raise MismatchError(_expected("an enum symbol", value))
+            raise MismatchError(expected("an enum symbol", value))
         found: str = symbols.get(value, fallback)
         return found
 
@@ -158,8 +188,8 @@ def _integer(bits: int) -> Shape:
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
 
     def shape(value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise MismatchError(_expected("an integer", value))
+        if type(value) is not int and (not isinstance(value, int) or isinstance(value, bool)):
+            raise MismatchError(expected("an integer", value))
         if not low <= value <= high:
             raise MismatchError(f"does not fit into {bits} bits")
         return value
@@ -169,7 +199,7 @@ def _integer(bits: int) -> Shape:
 
 def _float(value: Any) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise MismatchError(_expected("a number", value))
+        raise MismatchError(expected("a number", value))
     try:
         return float(value)
     except OverflowError:
@@ -178,28 +208,34 @@ def _float(value: Any) -> float:
 
 def _string(value: Any) -> str:
     if not isinstance(value, str):
-        raise MismatchError(_expected("text", value))
+        raise MismatchError(expected("text", value))
     return value
 
 
 def _bytes(value: Any) -> bytes:
     if not isinstance(value, bytes):
-        raise MismatchError(_expected("bytes", value))
+        raise MismatchError(expected("bytes", value))
     return value
 
 
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise MismatchError(_expected("true or false", value))
+        raise MismatchError(expected("true or false", value))
     return value
 
 
 def _null(value: Any) -> None:
     if value is not None:
-        raise MismatchError(_expected("null", value))
+        raise MismatchError(expected("null", value))
 
 
-def _expected(wanted: str, value: object) -> str:
+def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether it is a mapping; a dict is one without asking its class."""
+    return type(value) is dict or isinstance(value, Mapping)
+
+
+def expected(wanted: str, value: object) -> str:
+    """What a mismatch says."""
     return f"expected {wanted}, got {type(value).__name__}"
 
 
