@@ -180,7 +180,7 @@ def _failed(op: Operation, position: Position, fact: EffectFact) -> None:
         return
     if attempt.state in {AttemptState.FAILED, AttemptState.REJECTED}:
         return
-    if attempt.state in {AttemptState.COMMITTED, AttemptState.REPEATED}:
+    if attempt.outcome is not None and attempt.outcome.kind is EffectKind.COMMITTED:  # whatever became of it
         _anomaly(op, position, fact, "failed after it had committed")
         return
     attempt.outcome, attempt.outcome_position = fact, position
