@@ -30,6 +30,17 @@ def load_profile() -> None:
     hypothesis.settings.load_profile("fencepost")
 
 
+def settings(*, max_examples: int, **more: Any) -> hypothesis.settings:
+    """For what hypothesis runs inside a test, where `multiply` does not see it."""
+    by = times()
+    return hypothesis.settings(max_examples=max_examples * max(1, by), derandomize=not by, **more)
+
+
+def timeout_s(seconds: float) -> float:
+    """A timeout for such a test."""
+    return seconds * max(1, times())
+
+
 def multiply(items: Iterable[pytest.Item], by: int) -> None:
     """Give each property test `by` times its examples, also where it says a number itself, and as much more time."""
     done: list[Any] = []  # the items of a parametrised test are one test
