@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .approvals import Approval
     from .attempt_faces import AsyncAttempt, Attempt
-    from .calls import EffectNotExecuted, StateMoved
     from .compensation_reports import CompensationReport, Undone
     from .contexts import Checkpoint, Compaction
     from .divergence import HeldAttempt
@@ -70,13 +69,13 @@ if TYPE_CHECKING:
     from .service import AgentWatermark
     from .session_faces import AgentSession, AsyncAgentSession
     from .speculation import SpeculationReport, SpeculationRow
+    from .tool_words import EffectNotExecuted, KeyVoided, StateMoved
     from .undo import Undo, UndoPath
     from .verdicts import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
     from .watermarks import Watermark
 
 _HOMES = {
     "attempt_faces": ["AsyncAttempt", "Attempt"],
-    "calls": ["EffectNotExecuted", "StateMoved"],
     "engine": ["Limits"],
     "errors": [
         "OperationBeingUndoneError", "ManifestError", "LossNotAcceptedError", "CompensationBlockedError", "AlreadyExistsError", "ConflictError", "DivergenceHeldError", "FencedError", "FencepostError",
@@ -107,6 +106,7 @@ _HOMES = {
     "manifests": ["CompensatingAction", "Manifest", "ManifestVerdict"],
     "planning": ["PlanProgress", "StandingEffect", "StepProgress"],
     "plans": ["Plan", "Step"],
+    "tool_words": ["EffectNotExecuted", "KeyVoided", "StateMoved"],
     "undo": ["Undo", "UndoPath"],
     "watermarks": ["Watermark"],
 }  # fmt: skip
@@ -117,7 +117,7 @@ __all__ = [
     "AsyncLedger", "Attempt", "Blocker", "BranchEffect", "Checkpoint", "Compaction", "CompactionRefusedError",
     "CompensatingAction", "CompensationBlockedError", "CompensationReport", "ConflictError",
     "DivergenceHeldError", "Dropped", "EffectClass", "EffectNotExecuted", "FencedError", "FencepostError",
-    "GenerationConflictError", "GuaranteeError", "HeldAttempt", "InvalidArgumentError", "Ledger", "Limits", "LogGapError",
+    "GenerationConflictError", "GuaranteeError", "HeldAttempt", "InvalidArgumentError", "KeyVoided", "Ledger", "Limits", "LogGapError",
     "LossNotAcceptedError", "Manifest", "ManifestError", "ManifestVerdict", "NotFoundError", "ObligationKind",
     "OpenObligation", "OpenOperation", "Operation", "OperationBeingUndoneError", "OperationConflictError",
     "OperationInDoubtError", "OperationInFlightError", "Outcome", "OutcomeUnknownError", "Plan", "PlanProgress",

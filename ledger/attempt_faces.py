@@ -84,9 +84,9 @@ class _AttemptBase:
         after = NOTHING_KNOWN if post_state_hash is None else After(post_state_hash, payload)
         return settling.committed(self.claim, value, reference=reference, after=after)
 
-    async def _fail(self, why: str) -> None:
+    async def _fail(self, why: str, *, key_voided: bool) -> None:
         self._require_open()
-        await settling.fail(self.claim, why)
+        await settling.fail(self.claim, why, key_voided=key_voided)
 
     async def _doubt(self, why: str) -> None:
         self._require_open()
@@ -124,9 +124,13 @@ class Attempt(_AttemptBase):
         commit(self._session, self.claim, self._committed(value, reference, post_state_hash, payload))
         self.claim.returned()
 
-    def fail(self, why: str = "") -> None:
-        """The effect certainly did not happen; the operation is free again."""
-        settle(self._session.submit(self._fail(why)))
+    def fail(self, why: str = "", *, key_voided: bool = False) -> None:
+        """The effect certainly did not happen; the operation is free again.
+
+        Args:
+            key_voided: the provider refused the idempotency key as void; see `KeyVoided`.
+        """
+        settle(self._session.submit(self._fail(why, key_voided=key_voided)))
 
     def doubt(self, why: str = "") -> None:
         """The effect may or may not have happened."""
@@ -156,9 +160,9 @@ class AsyncAttempt(_AttemptBase):
         await commit_async(self._session, self.claim, fact)
         self.claim.returned()
 
-    async def fail(self, why: str = "") -> None:
+    async def fail(self, why: str = "", *, key_voided: bool = False) -> None:
         """See `Attempt.fail`."""
-        await settled(self._session.submit(self._fail(why)))
+        await settled(self._session.submit(self._fail(why, key_voided=key_voided)))
 
     async def doubt(self, why: str = "") -> None:
         """See `Attempt.doubt`."""

@@ -26,6 +26,7 @@ from .identity import (
 )
 from .operations import skips_confirmation
 from .secret_values import HIDDEN, MARK, NO_SECRETS, Secrets, secrets_of, stretched
+from .tool_words import EffectNotExecuted
 from .undo import BoundUndo, Undo, UndoPath, check_declared
 
 
@@ -38,14 +39,6 @@ def check_class(kind: object) -> EffectClass:
         next_step="Choose an EffectClass; IRREVERSIBLE when in doubt.",
         field="kind",
     )
-
-
-class EffectNotExecuted(Exception):  # noqa: N818 (says what is so, not that something is wrong)
-    """Raised by a tool to say that its effect certainly did not happen."""
-
-
-class StateMoved(EffectNotExecuted):
-    """Raised by a compensator: the state is not the expected one, so it has changed nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

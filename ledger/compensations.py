@@ -29,7 +29,7 @@ from typing import Any
 from . import attempts, opening, plan_checks, resolutions, sessions, settling
 from .approvals import Approval, approval_of, approve, require_ours
 from .attempts import Claim
-from .calls import Call, EffectNotExecuted, StateMoved
+from .calls import Call
 from .compensation_reports import CompensationReport, Orders, Undone
 from .compensators import Compensators
 from .engine import ROOM_BYTES, Engine
@@ -52,6 +52,7 @@ from .planning import runner_of
 from .plans import Plan, Step
 from .resolutions import OpenOperation, ProbeAnswer
 from .sessions import SessionState
+from .tool_words import EffectNotExecuted, StateMoved, says_key_voided
 from .view import OperationView
 
 Probe = Callable[[Operation], ProbeAnswer]
@@ -355,7 +356,7 @@ async def _run_inverse(run: _Run, step: Step, claim: Claim, begun: EffectFact) -
         await _give_up(run, step, claim, begun, str(error) or "the state was changed since")
         raise _overwritten(run, step) from error
     except EffectNotExecuted as error:
-        await _give_up(run, step, claim, begun, str(error))
+        await _give_up(run, step, claim, begun, str(error), key_voided=says_key_voided(error))
         why = f"{manifest.action.name} says that nothing was done ({error})"
         raise run.blocked(step, NOT_EXECUTED, why, "Remove the cause, then go on with the plan.") from error
     except Exception as error:
@@ -388,8 +389,10 @@ def _overwritten(run: _Run, step: Step) -> CompensationBlockedError:
     )
 
 
-async def _give_up(run: _Run, step: Step, claim: Claim, begun: EffectFact, why: str) -> None:
-    await settling.fail(claim, why)
+async def _give_up(
+    run: _Run, step: Step, claim: Claim, begun: EffectFact, why: str, *, key_voided: bool = False
+) -> None:
+    await settling.fail(claim, why, key_voided=key_voided)
     await _withdraw(run, step, begun, why)
 
 

@@ -31,6 +31,7 @@ class Scratch:
                 PRIMARY KEY (collection, key)
             ) STRICT, WITHOUT ROWID"""
         )
+        self._sql.execute('CREATE TABLE gaps (start INTEGER PRIMARY KEY, "end" INTEGER NOT NULL) STRICT')
 
     def close(self) -> None:
         """Release it."""
@@ -65,11 +66,18 @@ class Scratch:
 
     def not_compared(self, collection: str, *, count: int) -> Iterator[list[DocumentKey]]:
         """The keys of a collection that are not marked, in runs of `count`; one sweep, in the order of keys."""
+        return self._keys(collection, "compared = 0", count)
+
+    def keys(self, collection: str, *, count: int) -> Iterator[list[DocumentKey]]:
+        """Every key that was ever written or suspected, in runs of `count`; there may be no document any more."""
+        return self._keys(collection, "TRUE", count)
+
+    def _keys(self, collection: str, condition: str, count: int) -> Iterator[list[DocumentKey]]:
         after = ""
         while True:
             rows = self._sql.execute(
-                """SELECT key FROM documents WHERE collection = ? AND compared = 0 AND key > ?
-                   ORDER BY key LIMIT ?""",
+                f"""SELECT key FROM documents WHERE collection = ? AND {condition} AND key > ?
+                   ORDER BY key LIMIT ?""",  # noqa: S608 - one of the two conditions above
                 (collection, after, count),
             ).fetchall()
             if not rows:
@@ -105,3 +113,14 @@ class Scratch:
         """How many documents there are."""
         count: Any = self._sql.execute("SELECT count(*) FROM documents WHERE value IS NOT NULL").get
         return int(count)
+
+    def note_gap(self, start: int, end: int) -> None:
+        """Note offsets, start <= offset < end, that the log does not have."""
+        self._sql.execute("INSERT OR REPLACE INTO gaps VALUES (?, ?)", (start, end))
+
+    def in_gap(self, offset: int) -> bool:
+        """Whether the log does not have the record at an offset."""
+        end: Any = self._sql.execute(
+            'SELECT "end" FROM gaps WHERE start <= ? ORDER BY start DESC LIMIT 1', (offset,)
+        ).get
+        return end is not None and offset < end

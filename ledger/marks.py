@@ -12,6 +12,9 @@ from . import log_keys
 from .facts import AgentFact, AgentKind, EffectFact, EffectKind, encode_agent, encode_effect
 from .positions import Topic
 
+TOO_LARGE = "the key's history is too large"
+NO_ROOM = "no room for a verdict"
+"""How the problem of a record begins whose key's history took no more: that depends on what else is in it."""
 _SET_ASIDE = "the record at this position was set aside"
 
 

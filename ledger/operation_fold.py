@@ -8,7 +8,8 @@ one ordered pass over it. The rules, as `_take` applies them:
                rejected, names another round, or is of another identity never owns.
     COMMITTED  by the owner settles the op. By anyone else it is never dropped: on a free op it
                settles it, flagged; otherwise it is an anomaly (a possible double execution).
-    FAILED     by the owner frees the op: the effect certainly did not happen.
+    FAILED     by the owner frees the op: the effect certainly did not happen. If the provider refused its
+               idempotency key as void, the next attempt gets another one.
     IN_DOUBT   by the owner: the effect may or may not have happened.
     RESOLVED   counts if it names the version of the op that it stands on.
     ADOPTED    somebody beside the branch that committed it relies on the effect; one that names a
@@ -180,10 +181,11 @@ def _failed(op: Operation, position: Position, fact: EffectFact) -> None:
         return
     if attempt.state in {AttemptState.FAILED, AttemptState.REJECTED}:
         return
-    if attempt.state in {AttemptState.COMMITTED, AttemptState.REPEATED}:
+    if attempt.outcome is not None and attempt.outcome.kind is EffectKind.COMMITTED:  # whatever became of it
         _anomaly(op, position, fact, "failed after it had committed")
         return
     attempt.outcome, attempt.outcome_position = fact, position
+    op.voids += fact.reason == VOIDED and op.owner is attempt and not op.stands
     if op.owner is attempt and op.stands:
         _anomaly(op, position, fact, "failed although a resolution says that it is committed")
     elif op.owner is attempt and op.status is Status.UNSAFE:

@@ -10,7 +10,7 @@ from .facts import EffectClass, EffectFact, ResultForm
 from .positions import NOWHERE, Position
 
 VOIDED = "the idempotency key is void"
-"""Reason of an ABSENT by a probe that voided the key at the provider."""
+"""Reason of an ABSENT by a probe that voided the key at the provider, and of a FAILED because the provider refuses it."""
 
 
 class Status(StrEnum):
@@ -103,7 +103,7 @@ class Operation:
         first: the fact whose tool, class and identity define the operation (None: no facts).
         owner: the attempt that owns or settled it; None while free.
         settled: the fact that settled the present round, and `settled_at` its position.
-        voids: how many idempotency keys of this round a probe has voided.
+        voids: how many idempotency keys of this round are void at the provider, as a probe or a tool has told.
         version: names the last fact that changed what a decision about the operation rests on: its status,
             an anomaly, an adoption, an affirmation, what settled it, or what an unsafe one was told
             since. A resolution, an undo, and an operator's adoption must quote it.
@@ -223,8 +223,9 @@ def skips_confirmation(effect_class: EffectClass, *, order_safe: bool) -> bool:
 def idempotency_key(op_id: str, round_number: int, voids: int = 0) -> str:
     """The idempotency key of an operation's round: the same in every attempt and branch.
 
-    A key that a probe voided at the provider would be refused there for ever, so what comes
-    after it gets another one.
+    A key that is void at the provider would be refused there for ever, so what comes after it gets another
+    one. Nothing can happen any more under a void key; under one that is not known to be void, a late
+    call and the next attempt must have the same, so that the provider takes them for one.
     """
     digest = hashlib.sha256(op_id.encode()).hexdigest()
     return f"fencepost-{digest[:40]}-{round_number}" + (f".{voids}" if voids else "")

@@ -27,7 +27,7 @@ from .derived_facts import agents_in, highest_fence, numbers_in, rejection
 from .facts import EffectFact, EffectKind, decode_agent, decode_effect
 from .history import History, LogEntry, PositionedFact, Record
 from .losers import Number
-from .marks import mark_of
+from .marks import NO_ROOM, TOO_LARGE, mark_of
 from .operation_fold import fold_operation
 from .operations import Status
 from .ports import DocumentKey, Header, Step
@@ -301,7 +301,7 @@ class PartitionFold:
         try:
             written = write_history(record.key, known)
         except EncodeError as error:
-            self._set_aside(replace(entry, record=None, problem=f"the key's history is too large: {error}"))
+            self._set_aside(replace(entry, record=None, problem=f"{TOO_LARGE}: {error}"))
             return
         self._put(document, written)
         if document.collection == OPS:
@@ -412,7 +412,7 @@ class PartitionFold:
         try:
             written = write_history(op_id, known)
         except EncodeError as error:  # nothing can be decided about it, and nothing else stops
-            note = {"offset": verdicts[0].position.offset, "key": op_id, "problem": f"no room for a verdict: {error}"}
+            note = {"offset": verdicts[0].position.offset, "key": op_id, "problem": f"{NO_ROOM}: {error}"}
             self._put(DocumentKey(UNSAFE, op_id), json.dumps(note).encode())
             self._put(DocumentKey(OPEN, op_id), b"unsafe")
             return

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..schemas.errors import DecodeError
 from . import projection as docs
-from .derived_facts import agree
+from .differences import Expected, companion, difference, same_history
 from .ports import DocumentKey, Header, LogReader
 from .positions import Partition
 from .projection import PartitionFold
@@ -24,8 +23,10 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 """(what is being read, records done, records in all)."""
 
-NOT_COMPARED = frozenset({docs.DEBTS, docs.UNJUDGED, docs.SET_ASIDE, docs.UNSAFE, docs.OPEN})
-"""Bookkeeping, or dependent on records that the log cleaner may have removed by now."""
+NOT_COMPARED = frozenset({docs.DEBTS, docs.UNJUDGED})
+"""What the projector still has to do: a fold that was begun at another offset has done other parts of it."""
+ALWAYS_COMPARED = frozenset({docs.OPS, docs.OPEN, docs.FENCES, docs.UNSAFE, docs.SET_ASIDE, docs.AGENTS})
+"""Also where the log says that they are empty: what stands there then is made up."""
 
 _STEP_RECORDS = 500
 _KEPT_DOCUMENTS = 2_000
@@ -90,6 +91,7 @@ class Refold:
     def _skip(self, offset: int) -> None:
         if offset > self.applied:
             self.gaps = [*self.gaps[-_GAPS:], Gap(self.applied, offset)]
+            self._scratch.note_gap(self.applied, offset)
             self._fold.skip_to(offset)
 
     def _open_if_due(self) -> None:
@@ -116,7 +118,7 @@ class Refold:
 
     def collections(self) -> list[str]:
         """The collections to compare."""
-        return [name for name in self._scratch.collections() if name not in NOT_COMPARED]
+        return sorted({*self._scratch.collections(), *ALWAYS_COMPARED} - NOT_COMPARED)
 
     def size(self) -> int:
         """How many documents there are."""
@@ -128,7 +130,7 @@ class Refold:
         They need not be of the same offset: a document that changes here later is looked at again.
         """
         expected = self._scratch.documents(found)
-        same = [key for key, value in found.items() if _same(key, expected[key], value)]
+        same = [key for key, value in found.items() if same_history(key, expected[key], value)]
         self._scratch.suspect(key for key, value in found.items() if expected[key] is None)
         self._scratch.compared(same)
 
@@ -136,33 +138,43 @@ class Refold:
         """The keys of documents that were not found to agree, in runs."""
         return self._scratch.not_compared(collection, count=count)
 
+    @staticmethod
+    def to_read(keys: Iterable[DocumentKey]) -> list[DocumentKey]:
+        """What must be read of the projection, at one offset, to tell how these documents differ."""
+        return list(dict.fromkeys(one for key in keys for one in (key, companion(key)) if one is not None))
+
     def differences(self, keys: Iterable[DocumentKey], found: Mapping[DocumentKey, bytes]) -> dict[DocumentKey, str]:
-        """Key → how the projection's document differs; both must be of one offset."""
-        told: dict[DocumentKey, str] = {}
-        for key, expected in self._scratch.documents(keys).items():
-            have = found.get(key)
-            if _same(key, expected, have):
-                continue
-            if have is None:
-                told[key] = "is in the log and not in the projection"
-            elif expected is None:
-                told[key] = "is in the projection and not in the log"
-            else:
-                told[key] = "differs from what the log says"
-        return told
+        """Key → how the projection's document differs; both must be of one offset.
+
+        Args:
+            found: the documents that `to_read` names, as far as they exist.
+        """
+        told = {key: difference(key, found, self._expected(key)) for key in keys}
+        return {key: text for key, text in told.items() if text}
+
+    def _expected(self, key: DocumentKey) -> Expected:
+        """What the log says about a document, and about the history that it was made from."""
+        history = (
+            docs.document_of(self.partition.topic, key.key) if key.collection in {docs.OPEN, docs.UNSAFE} else None
+        )
+        wanted = [one for one in (key, history) if one is not None]
+        documents = self._scratch.documents(wanted)
+        return Expected(
+            document=documents[key],
+            history=docs.read_history(documents[history]) if history else (),
+            topic=self.partition.topic,
+            generation=self._fold.header.generation,
+            is_gone=self._scratch.in_gap,
+        )
 
     def documents(self, collection: str) -> Iterator[dict[DocumentKey, bytes]]:
         """The documents of a collection, in runs."""
         return self._scratch.collection(collection)
 
+    def keys(self, collection: str, *, count: int) -> Iterator[list[DocumentKey]]:
+        """The keys that the log or a page of the projection has, or had, in runs."""
+        return self._scratch.keys(collection, count=count)
 
-def _same(key: DocumentKey, expected: bytes | None, have: bytes | None) -> bool:
-    """Whether two documents agree. A summary may be there already, or not yet: it stands for facts of the other."""
-    if expected == have:
-        return True
-    if key.collection != docs.OPS or expected is None or have is None:
-        return False
-    try:
-        return agree(docs.read_history(expected), docs.read_history(have))
-    except DecodeError:
-        return False
+    def existing(self, keys: Iterable[DocumentKey]) -> set[DocumentKey]:
+        """Those of which there is a document, by the log."""
+        return {key for key, document in self._scratch.documents(keys).items() if document is not None}

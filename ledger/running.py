@@ -14,11 +14,12 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from . import at_once, attempts, sealing, settling
 from .attempts import Claim
-from .calls import Call, EffectNotExecuted, EffectOptions, Tool
+from .calls import Call, EffectOptions, Tool
 from .errors import InvalidArgumentError, StoreClosedError
 from .facts import EffectClass, EffectFact, ResultForm
 from .sealing import NOTHING_KNOWN, After
 from .sessions import SessionState
+from .tool_words import EffectNotExecuted, says_key_voided
 from .undo import BoundUndo, UndoPath
 
 T = TypeVar("T")
@@ -276,7 +277,7 @@ async def outcome_of(claim: Claim, options: EffectOptions, error: BaseException)
         return
     why = _told(error)
     if not claim.started or options.certainly_not(error) or claim.call.unconfirmed:
-        await settling.fail(claim, why)
+        await settling.fail(claim, why, key_voided=claim.started and says_key_voided(error))
     else:
         await settling.doubt(claim, why)
 

@@ -17,6 +17,7 @@ from .calls import plain_json
 from .errors import OutcomeUnknownError, RecordTooLargeError, StoreError
 from .facts import EffectFact, EffectKind, ResultForm
 from .identity import digest
+from .operations import VOIDED
 
 COMMITTED = "committed"
 """What a claim is, as which an outcome says that the effect happened."""
@@ -69,13 +70,17 @@ def committed(
     return fact
 
 
-async def fail(claim: Claim, why: str) -> None:
-    """The effect certainly did not happen; the operation is free again."""
+async def fail(claim: Claim, why: str, *, key_voided: bool = False) -> None:
+    """The effect certainly did not happen; the operation is free again.
+
+    Args:
+        key_voided: because its idempotency key is void at the provider: the next attempt gets another one.
+    """
     if claim.call.unconfirmed:  # nothing was claimed, so there is nothing to free
         close(claim, "failed")
         return
     fact = outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.FAILED)
-    await settle(claim, replace(fact, error=text(why, 500)), "failed")
+    await settle(claim, replace(fact, error=text(why, 500), reason=VOIDED if key_voided else ""), "failed")
 
 
 async def doubt(claim: Claim, why: str) -> None:

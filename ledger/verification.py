@@ -183,7 +183,7 @@ class _Comparison:
         """
         told: Mapping[DocumentKey, str] = {}
         for _ in range(_LOOKS):
-            snapshot = await self._engine.store.projection.read(self._partition, keys)
+            snapshot = await self._engine.store.projection.read(self._partition, refold.to_read(keys))
             self._same(snapshot.header)
             await self._fold_on(refold, snapshot.header)
             told = await asyncio.to_thread(refold.differences, keys, snapshot.documents)
@@ -235,11 +235,11 @@ def _owner_findings(op_id: str, data: bytes) -> Iterable[Finding]:
 
 async def _set_aside(engine: Engine, partition: Partition, refold: Refold) -> AsyncIterator[tuple[str, str]]:
     """Keys that are unsafe, by the projection or by the log."""
-    keys = {key.key for page in refold.documents(docs.UNSAFE) for key in page}
-    async for snapshot in pages(engine.store, partition, docs.UNSAFE):
-        keys |= {key.key for key in snapshot.documents}
-    for key in await engine.view.not_released(partition, sorted(keys)):
-        yield key, "a record of this key was set aside; it is unsafe until an operator resolves it"
+    for run in refold.keys(docs.UNSAFE, count=_AT_ONCE):
+        snapshot = await engine.store.projection.read(partition, run)
+        unsafe = refold.existing(run) | set(snapshot.documents)
+        for key in await engine.view.not_released(partition, sorted(key.key for key in unsafe)):
+            yield key, "a record of this key was set aside; it is unsafe until an operator resolves it"
 
 
 async def pages(store: Store, partition: Partition, collection: str) -> AsyncIterator[Snapshot]:

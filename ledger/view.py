@@ -297,7 +297,15 @@ class View:
         snapshot = await self.read(partition, [document, note])
         if note not in snapshot.documents:
             return True
-        noted = read_note(partition, snapshot.documents[note], snapshot.header.generation)
+        try:
+            noted = read_note(partition, snapshot.documents[note], snapshot.header.generation)
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):  # damaged: `verify` says so, and nobody has released it
+            return False
         _, marked = without_marks(key, partition.topic, docs.read_history(snapshot.documents.get(document)))
         words = {word_about(partition.topic, key, position) for position in (noted.position, *marked)}
         operations = await asyncio.gather(*(self.folded(word) for word in sorted(words)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hypothesis
+import examples
 import pytest
 import services
 from services import (  # noqa: F401  fixtures are found by name
@@ -14,10 +14,7 @@ from services import (  # noqa: F401  fixtures are found by name
     redis_url,
 )
 
-hypothesis.settings.register_profile(
-    "fencepost", deadline=None, print_blob=True, derandomize=True
-)  # two shared cores keep no deadline
-hypothesis.settings.load_profile("fencepost")
+examples.load_profile()
 
 
 def pytest_report_header() -> list[str]:
@@ -27,3 +24,5 @@ def pytest_report_header() -> list[str]:
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     services.add_markers(items)
+    if times := examples.times():
+        examples.multiply(items, times)

@@ -96,11 +96,16 @@ class Home:
         until(lambda: asyncio.run(self._applied(partition)) > offset)
         return offset
 
-    def tamper(self, collection: str, key: str, damage: str) -> None:
-        """Make a document of an operation's partition missing, changed, or made up, with everything that counts it."""
-        store = open_store(self.url)
-        partition = Partition(Topic.EFFECTS, store.log.partition_of(Topic.EFFECTS, key))
-        asyncio.run(store.close())
+    def tamper(self, collection: str, key: str, damage: str, partition: Partition | None = None) -> None:
+        """Make a document missing, changed, or made up, with everything that counts it.
+
+        Args:
+            partition: where it is; by default where the operation `key` is.
+        """
+        if partition is None:
+            store = open_store(self.url)
+            partition = Partition(Topic.EFFECTS, store.log.partition_of(Topic.EFFECTS, key))
+            asyncio.run(store.close())
         if self.embedded:
             self._tamper_file(partition, collection, key, damage)
         else:

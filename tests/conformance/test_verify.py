@@ -9,9 +9,10 @@ import pytest
 from conformance.waiting import until
 from conformance.worlds import World
 
-from fencepost.ledger import EffectClass, Ledger
+from fencepost.ledger import EffectClass, Ledger, log_keys
 from fencepost.ledger.facts import EffectFact, EffectKind, encode_effect
 from fencepost.ledger.history import Record
+from fencepost.ledger.positions import Partition
 from fencepost.ledger.verification import Finding
 
 if TYPE_CHECKING:
@@ -157,3 +158,50 @@ def test_a_document_that_is_not_what_the_log_says_is_named(fresh_home: Callable[
         assert not report.ok
         wanted = {"missing": "not in the projection", "changed": "differs", "extra": "not in the log"}[damage]
         assert [wanted in f.text for f in report.findings if f.kind == "projection"] == [True]
+
+
+def test_a_note_of_what_is_open_unsafe_or_set_aside_is_compared_too(fresh_home: Callable[[], Home]) -> None:
+    """In operations' partitions and in agents': missing, changed, or made up, each is named, and nothing else is."""
+    home = fresh_home()
+    with Ledger.open(home.url) as ledger:
+        place = ledger._engine.view.effects_partition
+        one = place("p:1")  # all in one partition: a collection that nothing is left of is noticed as lost
+        names = (str(number) for number in range(1000) if place(f"mail.send:{number}") == one)
+        doubts, done = [next(names), next(names)], [next(names), next(names)]
+        bad_op = next(f"p:{number}" for number in range(2, 1000) if place(f"p:{number}") == one)
+        agents = ledger._engine.view.agents_partition("agent")
+        with ledger.session("agent") as session:
+            for key in doubts:
+                session.attempt("mail.send", key=key, kind=EffectClass.IRREVERSIBLE).begin().doubt("no answer")
+            for key in done:
+                with session.attempt("mail.send", key=key, kind=EffectClass.IRREVERSIBLE) as attempt:
+                    attempt.commit(1)
+    checkpoints = [log_keys.checkpoint("agent", f"c{number}") for number in range(2)]
+    bad = {key: (place(key), home.poison(place(key), key.encode(), b"rubbish")) for key in ("p:1", bad_op)}
+    bad |= {key: (agents, home.poison(agents, key.encode(), b"rubbish")) for key in checkpoints}
+    with Ledger.open(home.url) as ledger:
+        report = ledger.verify()
+        assert [f for f in report.findings if f.kind == "projection"] == []
+        assert {f.where for f in report.findings if f.kind == "set aside"} == set(bad)
+        damages: list[tuple[str, str, str, Partition | None]] = [
+            ("open", f"mail.send:{doubts[0]}", "missing", None),
+            ("open", f"mail.send:{doubts[1]}", "changed", None),
+            ("open", f"mail.send:{done[0]}", "extra", None),
+            ("unsafe", "p:1", "missing", None),
+            ("unsafe", bad_op, "changed", None),
+            ("unsafe", f"mail.send:{done[1]}", "extra", None),
+            ("unsafe", checkpoints[0], "missing", agents),
+            ("unsafe", checkpoints[1], "changed", agents),
+            ("set-aside", str(bad["p:1"][1]), "missing", bad["p:1"][0]),
+            ("set-aside", str(bad[bad_op][1]), "changed", bad[bad_op][0]),
+            ("set-aside", "9999", "extra", agents),
+        ]
+        for collection, key, damage, partition in damages:
+            home.tamper(collection, key, damage, partition)
+        report = ledger.verify()
+    texts = {"missing": "is in the log and not in the projection", "changed": "differs from what the log says"}
+    wanted = {
+        f"{c}: {key!r} {texts.get(damage, 'is in the projection and not in the log')}" for c, key, damage, _ in damages
+    }
+    assert {f.text for f in report.findings if f.kind == "projection"} == wanted
+    assert not report.ok

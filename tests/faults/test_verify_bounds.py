@@ -68,7 +68,7 @@ def test_the_fold_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_was_put_on_disk_is_read_back() -> None:
-    """Documents, absences, what is compared, and the runs of a collection."""
+    """Documents, absences, what is compared, the runs of a collection, and what the log does not have."""
     scratch = Scratch()
     keys = [DocumentKey("ops", f"op{number:03}") for number in range(7)]
     scratch.write({key: key.key.encode() for key in keys} | {DocumentKey("open", "x"): b""})
@@ -83,7 +83,11 @@ def test_what_was_put_on_disk_is_read_back() -> None:
     scratch.suspect([DocumentKey("ops", "made-up"), keys[3]])
     again = [key.key for run in scratch.not_compared("ops", count=2) for key in run]
     assert again == ["made-up", "op001", "op002", "op005", "op006"]
+    assert [len(run) for run in scratch.keys("ops", count=5)] == [5, 3]
     assert scratch.size() == 7
+    for start, end in ((0, 2), (7, 9)):
+        scratch.note_gap(start, end)
+    assert [offset for offset in range(-1, 11) if scratch.in_gap(offset)] == [0, 1, 7, 8]
     scratch.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fencepost.ledger import history, losers
@@ -184,6 +184,29 @@ def test_facts_are_deterministic_bytes(fact: EffectFact, agent: AgentFact) -> No
     assert encode_effect(decode_effect(encode_effect(fact))) == encode_effect(fact)
 
 
+def said(*facts: tuple[str, str, str, str]) -> History:
+    """A history of (kind, attempt, tool, version), one an offset."""
+    return merge(
+        PositionedFact(
+            Position(0, offset),
+            encode_effect(EffectFact(kind=EffectKind(kind), op_id=OP, attempt_id=name, tool=tool, version=version,
+                                     outcome=Outcome.ABSENT)),
+        )
+        for offset, (kind, name, tool, version) in enumerate(facts)
+    )  # fmt: skip
+
+
+OF_ANOTHER_IDENTITY = said(
+    ("INTENDED", "b", "t", ""), ("COMMITTED", "a", "u", ""), ("FAILED", "a", "u", "")
+)  # fmt: skip
+OVERRULED = said(
+    ("INTENDED", "a", "t", ""), ("UNKNOWN", "", "", ""), ("COMMITTED", "a", "t", ""), ("RESOLVED", "", "", "0.2"),
+    ("FAILED", "a", "t", ""),
+)  # fmt: skip
+
+
+@example(OF_ANOTHER_IDENTITY, 1)
+@example(OVERRULED, 2)
 @given(effect_histories, st.integers(0, 11))
 def test_a_resent_fact_changes_neither_owner_nor_result(facts: History, index: int) -> None:
     """The same bytes once more at the end: intents, outcomes and verdicts are said already."""

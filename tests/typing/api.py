@@ -114,6 +114,7 @@ def attempts(agent: AgentSession) -> None:
     plain = agent.attempt("mail.send", kind=EffectClass.IRREVERSIBLE, identity={"to": "ann"}, occurrence=2).begin()
     assert_type(plain, Attempt)
     plain.fail("no stamp")
+    plain.fail("refused", key_voided=True)
     plain.doubt("no answer")
     agent.attempt("mail.send", key="k")  # type: ignore[call-arg]
     agent.attempt("mail.send", key=5, kind=EffectClass.READ)  # type: ignore[arg-type]

@@ -38,6 +38,7 @@ PUBLIC = [
     "GuaranteeError",
     "HeldAttempt",
     "InvalidArgumentError",
+    "KeyVoided",
     "Ledger",
     "Limits",
     "LogGapError",

@@ -20,6 +20,7 @@ from fencepost.ledger import (
     EffectNotExecuted,
     FencedError,
     FencepostError,
+    KeyVoided,
     Outcome,
     ProbeAnswer,
 )
@@ -150,7 +151,7 @@ class Agent:
                     self._perhaps(declines, EffectNotExecuted("declined"))
                     asked = True
                     asked = await self._hit(session, attempt)
-                    self._perhaps(not asked, EffectNotExecuted("its key was voided"))
+                    self._perhaps(not asked, KeyVoided("its key was voided"))
                     self._perhaps(doubts, TimeoutError("no answer"))
                     await attempt.commit({"paid": number})
             self._say(attempt.op_id, "ok", None, began, attempt=attempt, value=attempt.result, ran=asked)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from fencepost.ledger.calls import EffectNotExecuted, EffectOptions, Tool
+from fencepost.ledger.calls import EffectOptions, Tool
 from fencepost.ledger.errors import InvalidArgumentError
 from fencepost.ledger.facts import EffectClass
 from fencepost.ledger.identity import canonical, digest
+from fencepost.ledger.tool_words import EffectNotExecuted
 
 OPTIONS = EffectOptions(tool="bank.pay", kind=EffectClass.IRREVERSIBLE)
 

@@ -101,6 +101,19 @@ def test_a_voided_key_is_not_used_again() -> None:
     assert voided.attempts["a"].state is AttemptState.OVERRULED
 
 
+def test_a_key_that_the_provider_refuses_is_not_used_again() -> None:
+    """Its owner has learned that it is void, whoever voided it: nothing can happen under it any more."""
+    plain, voided = fold(intended("a"), failed("a")), fold(intended("a"), failed("a", reason=VOIDED))
+    assert (plain.status, plain.voids) == (voided.status, 0) == (Status.FREE, 0)
+    assert voided.idempotency_key == idempotency_key(OP, 1, 1) != plain.idempotency_key
+    late = fold(intended("a"), resolved("ABSENT", 0), intended("b"), failed("a", reason=VOIDED))
+    assert late.voids == 0  # of a key that "b" may have used since: only its owner says what became of that
+    stands = fold(intended("a"), resolved("COMMITTED", 0), failed("a", reason=VOIDED))
+    assert (stands.status, stands.voids, stands.needs_attention) == (Status.COMMITTED, 0, True)
+    unsafe = fold(intended("a"), effect("UNKNOWN"), failed("a", reason=VOIDED))
+    assert (unsafe.status, unsafe.voids) == (Status.UNSAFE, 1)
+
+
 @pytest.mark.parametrize(
     ("facts", "outcome"),
     [((intended("a"), committed("a")), "COMMITTED"), ((intended("a"), failed("a")), "ABSENT")],

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from unit.ledger.kit import committed, effect, failed, fold, intended, resolved
 
-from fencepost.ledger.facts import EffectClass, ResultForm
+from fencepost.ledger.facts import EffectClass, EffectFact, EffectKind, ResultForm
 from fencepost.ledger.operations import AttemptState, Status
 from fencepost.ledger.positions import Position
 
-SAFE = {"effect_class": EffectClass.REPEATABLE}
+SAFE: dict[str, Any] = {"effect_class": EffectClass.REPEATABLE}
 
 
 def test_a_late_commit_on_a_free_operation_settles_it_flagged() -> None:
@@ -74,6 +76,23 @@ def test_a_failure_after_the_commit_is_an_anomaly() -> None:
     op = fold(intended("a"), committed("a"), failed("a"))
     assert op.status is Status.COMMITTED
     assert "failed after it had committed" in op.anomalies[0].what
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param([intended("a"), committed("b", identity_digest="other", **SAFE)], id="of another identity"),
+        pytest.param([intended("b"), effect("UNKNOWN", "x"), committed("b"), resolved("ABSENT", 2)], id="overruled"),
+    ],
+)
+def test_a_commit_stays_told_whatever_the_same_attempt_says_later(facts: list[EffectFact]) -> None:
+    """A failure after it is an anomaly, and the commit sent once more says nothing new: it settles nothing."""
+    done = next(fact for fact in facts if fact.kind is EffectKind.COMMITTED)
+    before = fold(*facts, failed("b"))
+    after = fold(*facts, failed("b"), done)
+    assert before.anomalies[-1].what == "failed after it had committed"
+    assert (after.status, after.result, after.flagged) == (before.status, before.result, before.flagged)
+    assert after.anomalies == before.anomalies
 
 
 def test_repeated_late_commits_are_one_anomaly() -> None:

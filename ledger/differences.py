@@ -1,0 +1,174 @@
+"""How a document of the projection differs from what a fold of its log says, and what may differ.
+
+The fold reads the log as it is now: what the log cleaner has removed since the projection read it is
+in later records of the same key, but for records that could not be taken. Therefore, at one offset:
+
+    ops         the same facts, some of them perhaps in a summary
+    set-aside   a note for the same records, but for those that are gone from the log
+    unsafe      a note for the same keys, but for keys whose record is gone; which of a key's records it
+                names depends on which were seen
+    open        what follows from the history, and from whether the projection has an unsafe note
+    all others  the same bytes
+
+Whether a history had room for one more fact depends on what else was in it when it was read: a note
+that says so may stand on one side only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..schemas.errors import DecodeError
+from . import projection as docs
+from .derived_facts import agree
+from .history import History
+from .marks import NO_ROOM, TOO_LARGE, mark_of
+from .operation_fold import fold_operation
+from .operations import Status
+from .ports import DocumentKey
+from .positions import Position, Topic
+
+MISSING = "is in the log and not in the projection"
+MADE_UP = "is in the projection and not in the log"
+OTHER = "differs from what the log says"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the log says about one document.
+
+    Attributes:
+        document: None where there should be none.
+        history: of the log key that an `open` or `unsafe` document is about; else empty.
+        generation: of the log.
+        is_gone: whether the log does not have the record at an offset any more.
+    """
+
+    document: bytes | None
+    history: History
+    topic: Topic
+    generation: int
+    is_gone: Callable[[int], bool]
+
+
+def companion(key: DocumentKey) -> DocumentKey | None:
+    """The document of the projection that must be read together with this one; None for most."""
+    return DocumentKey(docs.UNSAFE, key.key) if key.collection == docs.OPEN else None
+
+
+def difference(key: DocumentKey, found: Mapping[DocumentKey, bytes], expected: Expected) -> str:
+    """How the projection's document differs from what the log says; "" if it does not.
+
+    Args:
+        found: the projection's documents, of the same offset; that of `key` and of its companion, if they exist.
+    """
+    have = found.get(key)
+    if same_history(key, expected.document, have):
+        return ""
+    if key.collection in _RULES and _RULES[key.collection](key, found, expected):
+        return ""
+    if have is None:
+        return MISSING
+    return MADE_UP if expected.document is None else OTHER
+
+
+def same_history(key: DocumentKey, expected: bytes | None, have: bytes | None) -> bool:
+    """Whether two documents say the same. A summary may be there already, or not yet: it stands for facts of the other."""
+    if expected == have:
+        return True
+    if key.collection != docs.OPS or expected is None or have is None:
+        return False
+    try:
+        return agree(docs.read_history(expected), docs.read_history(have))
+    except DecodeError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """A note about a record that was set aside. Raises ValueError for anything else."""
+
+    position: Position
+    key: str | None
+    problem: str
+    rest: tuple[object, ...]
+
+    @classmethod
+    def read(cls, data: bytes, generation: int) -> _Note:
+        try:
+            said = json.loads(data)
+            position = Position(int(said.get("generation", generation)), int(said["offset"]))
+            rest = tuple(said.get(name) for name in ("partition", "time_ms", "stray"))
+            return cls(position, said["key"], str(said["problem"]), rest)
+        except (UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError("not a note") from error
+
+    @property
+    def depends_on_room(self) -> bool:
+        return self.problem.startswith((TOO_LARGE, NO_ROOM))
+
+    def is_gone(self, expected: Expected) -> bool:
+        """Whether the record that it is about is not in the log any more."""
+        return self.position.generation == expected.generation and expected.is_gone(self.position.offset)
+
+
+def _same_set_aside(key: DocumentKey, found: Mapping[DocumentKey, bytes], expected: Expected) -> bool:
+    """The text of the problem is for people, and worded by the version that wrote it: it is not compared."""
+    try:
+        have, said = _notes(key, found, expected)
+    except ValueError:
+        return False
+    if any(note is not None and note.depends_on_room for note in (have, said)):
+        return True
+    if have is None:
+        return False
+    if said is None:
+        return str(have.position.offset) == key.key and have.is_gone(expected)
+    return (have.position, have.key, have.rest) == (said.position, said.key, said.rest)
+
+
+def _same_unsafe(key: DocumentKey, found: Mapping[DocumentKey, bytes], expected: Expected) -> bool:
+    try:
+        have, said = _notes(key, found, expected)
+    except ValueError:
+        return False
+    if any(note is not None and note.depends_on_room for note in (have, said)):
+        return True
+    if have is None or have.key != key.key:
+        return False
+    if have.is_gone(expected):
+        return True
+    mark = mark_of(expected.topic, key.key)
+    marked = {position for position, fact in expected.history if fact == mark}
+    return said is not None and have.position in {said.position, *marked}
+
+
+def _notes(
+    key: DocumentKey, found: Mapping[DocumentKey, bytes], expected: Expected
+) -> tuple[_Note | None, _Note | None]:
+    have, said = (
+        _Note.read(data, expected.generation) if data is not None else None
+        for data in (found.get(key), expected.document)
+    )
+    return have, said
+
+
+def _same_open(key: DocumentKey, found: Mapping[DocumentKey, bytes], expected: Expected) -> bool:
+    operation = fold_operation(key.key, expected.history)
+    unsafe = DocumentKey(docs.UNSAFE, key.key) in found
+    settled = operation.status in {Status.FREE, Status.COMMITTED} and not operation.needs_attention
+    have = found.get(key)
+    if have is None:
+        return settled and not unsafe
+    if unsafe and have == Status.UNSAFE.value.encode():
+        return True
+    return (unsafe or not settled) and have == operation.status.value.encode()
+
+
+_RULES: Mapping[str, Callable[[DocumentKey, Mapping[DocumentKey, bytes], Expected], bool]] = {
+    docs.SET_ASIDE: _same_set_aside,
+    docs.UNSAFE: _same_unsafe,
+    docs.OPEN: _same_open,
+}
