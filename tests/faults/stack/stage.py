@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from faults.stack.checker import Findings, check
 from faults.stack.crew import Orders
-from faults.stack.evidence import lines, load, raw_line, write_projection
+from faults.stack.evidence import Follower, lines, load, raw_line, write_projection
 from projection_kit import Rig
 
 from fencepost.consumer import kafka_client
@@ -120,6 +120,12 @@ class Stage:
     projectors: list[Process] = field(default_factory=list)
     _held: ExitStack = field(default_factory=ExitStack)
     _started: int = 0
+    _hits: int = 0
+
+    def __post_init__(self) -> None:
+        self._sunk = Follower(self.directory / "sink.jsonl")
+        self._tapped = Follower(self.directory / "tap.jsonl")
+        self._last: dict[tuple[str, int], int] = {}
 
     @property
     def url(self) -> str:
@@ -193,7 +199,8 @@ class Stage:
 
     def hits(self) -> int:
         """How often the outside world was changed so far."""
-        return sum(values["do"] == "hit" for values in lines(self.directory / "sink.jsonl"))
+        self._hits += sum(values["do"] == "hit" for values in self._sunk.new())
+        return self._hits
 
     def wait_for_hits(self, more: int, timeout_s: float = PATIENCE_S) -> None:
         """Wait until the outside world was changed so much more often: the agents get on."""
@@ -250,10 +257,9 @@ class Stage:
         return findings
 
     def _archived(self, ends: dict[Partition, int]) -> bool:
-        last: dict[tuple[str, int], int] = {}
-        for values in lines(self.directory / "tap.jsonl"):
-            last[values["topic"], values["number"]] = values["offset"]
-        return all(last.get((p.topic.value, p.number), -1) >= end - 1 for p, end in ends.items())
+        for values in self._tapped.new():
+            self._last[values["topic"], values["number"]] = values["offset"]
+        return all(self._last.get((p.topic.value, p.number), -1) >= end - 1 for p, end in ends.items())
 
     def _spawn(self, what: str, argv: list[str]) -> Process:
         self._started += 1
