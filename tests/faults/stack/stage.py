@@ -276,7 +276,7 @@ def module(name: str, *arguments: str, **environment: str) -> list[str]:
 
 def kafka_records(rig: Rig, partition: Partition) -> Iterator[Any]:
     """The records that are in a partition now, as they stand there."""
-    from confluent_kafka import Consumer  # noqa: PLC0415
+    from confluent_kafka import Consumer, KafkaError  # noqa: PLC0415
     from faults.stack.evidence import Raw  # noqa: PLC0415
 
     settings = {**kafka_client.reader_settings(rig.url, f"{rig.url.prefix}.final"), "enable.partition.eof": True}
@@ -289,8 +289,12 @@ def kafka_records(rig: Rig, partition: Partition) -> Iterator[Any]:
             message = consumer.poll(1.0)
             if message is None:
                 continue
-            if message.error() is not None or (message.offset() or 0) >= end:
+            error = message.error()
+            if (error is None or error.code() == KafkaError._PARTITION_EOF) and (message.offset() or 0) >= end:
                 return
+            if error is not None:
+                assert kafka_client.passing(error) or error.code() == KafkaError._PARTITION_EOF, error
+                continue
             key, value = kafka_client.as_bytes(message.key()), kafka_client.as_bytes(message.value())
             yield Raw(message.offset() or 0, message.timestamp()[1], key, value)
         raise AssertionError(f"{partition} cannot be read to its end")
