@@ -192,7 +192,18 @@ def log_bounds(url: StoreUrl, client: Consumer, partition: Partition, timeout_s:
     """
     place = topic_partition(url, partition)
     deadline = time.monotonic() + timeout_s
-    bounds = _patiently(url, lambda left: client.get_watermark_offsets(place, timeout=left), deadline)
+
+    def ask(left: float) -> tuple[int, int]:
+        try:
+            return client.get_watermark_offsets(place, timeout=left)
+        except KafkaException as error:
+            if passing(
+                error.args[0]
+            ):  # a client that heard of no leader says so for long after there is one, unless it asks
+                client.list_topics(place.topic, timeout=left)
+            raise
+
+    bounds = _patiently(url, ask, deadline)
     # Offset requests can fail open: a negative offset means "not known" and must not be compared with anything.
     if min(bounds) < 0:
         raise unavailable(url, f"the bounds of {partition} cannot be told")
