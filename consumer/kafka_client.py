@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition, murmur2
 
@@ -23,15 +23,32 @@ if TYPE_CHECKING:
     from ..ledger.urls import StoreUrl
     from .entries import PartitionOf
 
+_Answer = TypeVar("_Answer")
 TIMEOUT_S = 10.0
 _RETRY_S = 0.1
-_NO_LEADER_NOW = {  # what a client is told while a partition has no leader that it knows of
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 (the client's name)
+_MISSING_S = 3.0
+"""So long a topic that is not there is asked for again: a broker that has just started may not know of it yet."""
+_PASSING = {  # what a client is told while brokers, leaders, and coordinators come and go
+    KafkaError._TRANSPORT,  # noqa: SLF001 (the client's names)
+    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+    KafkaError._TIMED_OUT,  # noqa: SLF001
+    KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
+    KafkaError._WAIT_COORD,  # noqa: SLF001
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.NOT_CONTROLLER,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
 }
 _COMMON: dict[str, Any] = {
     "socket.timeout.ms": 10_000,  # a hung broker stalls an idempotent producer for this long
@@ -138,17 +155,28 @@ def unavailable(url: StoreUrl, why: str) -> StoreUnavailableError:
     )
 
 
+def passing(error: KafkaError) -> bool:
+    """Whether the same question may well be answered in a moment, by another broker or by the next leader."""
+    return error.code() in _PASSING
+
+
 def partition_counts(url: StoreUrl, client: Consumer) -> dict[Topic, int]:
-    """How many partitions each topic of the ledger has. Raises StoreUnavailableError, also when a topic is missing."""
-    with translated(url):
-        topics = client.list_topics(timeout=TIMEOUT_S).topics
-    counts = {}
-    for topic in Topic:
-        found = topics.get(url.topic(topic))
-        if found is None or found.error is not None or not found.partitions:
-            raise unavailable(url, f"it has no topic {url.topic(topic)}; create it with: fencepost init")
-        counts[topic] = len(found.partitions)
-    return counts
+    """How many partitions each topic of the ledger has.
+
+    Brokers that are not to be had are asked again until TIMEOUT_S is over, and about a missing topic for a moment.
+    Raises StoreUnavailableError, also when a topic is missing.
+    """
+    deadline, missing_by = time.monotonic() + TIMEOUT_S, time.monotonic() + _MISSING_S
+    while True:
+        topics = _patiently(url, lambda left: client.list_topics(timeout=left), deadline).topics
+        found = {topic: topics.get(url.topic(topic)) for topic in Topic}
+        counts = {topic: len(told.partitions) for topic, told in found.items() if told and told.error is None}
+        if all(counts.get(topic) for topic in Topic):
+            return counts
+        if time.monotonic() + _RETRY_S >= missing_by:
+            missing = next(url.topic(topic) for topic in Topic if not counts.get(topic))
+            raise unavailable(url, f"it has no topic {missing}; create it with: fencepost init")
+        time.sleep(_RETRY_S)
 
 
 def topic_partition(url: StoreUrl, partition: Partition, offset: int = OFFSET_INVALID) -> TopicPartition:
@@ -162,22 +190,36 @@ def log_bounds(url: StoreUrl, client: Consumer, partition: Partition, timeout_s:
     A partition without a leader, as after a broker that hung or died, is asked again until `timeout_s` is over.
     Raises StoreUnavailableError.
     """
-    bounds = _led(
-        url, lambda left: client.get_watermark_offsets(topic_partition(url, partition), timeout=left), timeout_s
-    )
+    place = topic_partition(url, partition)
+    deadline = time.monotonic() + timeout_s
+
+    def ask(left: float) -> tuple[int, int]:
+        try:
+            return client.get_watermark_offsets(place, timeout=left)
+        except KafkaException as error:
+            if passing(
+                error.args[0]
+            ):  # a client that heard of no leader says so for long after there is one, unless it asks
+                client.list_topics(place.topic, timeout=left)
+            raise
+
+    bounds = _patiently(url, ask, deadline)
     # Offset requests can fail open: a negative offset means "not known" and must not be compared with anything.
     if min(bounds) < 0:
         raise unavailable(url, f"the bounds of {partition} cannot be told")
     return bounds
 
 
-def _led(url: StoreUrl, ask: Callable[[float], tuple[int, int]], timeout_s: float) -> tuple[int, int]:
-    deadline = time.monotonic() + timeout_s
+def _patiently(url: StoreUrl, ask: Callable[[float], _Answer], deadline: float) -> _Answer:
+    """What `ask` answers; asked again while what stands in the way may pass.
+
+    It is given half of the seconds that are left: after a broker that hangs there is time to ask another one.
+    """
     while True:
         try:
-            return ask(max(_RETRY_S, deadline - time.monotonic()))
+            return ask(max(_RETRY_S, (deadline - time.monotonic()) / 2))
         except KafkaException as error:
-            if error.args[0].code() not in _NO_LEADER_NOW or time.monotonic() + _RETRY_S >= deadline:
+            if not passing(error.args[0]) or time.monotonic() + _RETRY_S >= deadline:
                 raise unavailable(url, str(error.args[0])) from error
         time.sleep(_RETRY_S)
 

@@ -104,11 +104,13 @@ class KafkaLogReader:
             first = consumer.poll(_POLL_S)
             if first is None:
                 continue
-            deadline = time.monotonic() + _STALLED_S
             for message in [first, *consumer.consume(_FETCHED, 0)]:
                 error = message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 (its name)
+                    if kafka_client.passing(error):
+                        continue  # the client goes on by itself
                     raise kafka_client.unavailable(self._url, str(error))
+                deadline = time.monotonic() + _STALLED_S
                 # The last offsets may be compacted away; then only the end of the partition tells that they are passed.
                 if (message.offset() or 0) >= end:
                     return

@@ -90,8 +90,11 @@ class Projector:
             self._close()
 
     def _turn(self) -> None:
-        self._dispatch(self._fetch())
-        self._producer.poll(0)
+        with kafka_client.translated(self._url):
+            messages = self._fetch()
+        self._dispatch(messages)
+        with kafka_client.translated(self._url):
+            self._producer.poll(0)  # raises when the producer has failed for good
         now = time.monotonic()
         for partition, worker in list(self._workers.items()):
             worker.serve(alive=now - self._answered.get(partition, 0.0) < _SILENT_AFTER_S)
@@ -225,9 +228,12 @@ class Projector:
 
     def _close(self) -> None:
         self._commit(asynchronous=False)
-        left = self._producer.flush(_FLUSH_S)
-        if left:
-            _log.warning("%d re-assertions are unconfirmed; whoever comes next publishes them again", left)
+        try:
+            left = self._producer.flush(_FLUSH_S)
+            if left:
+                _log.warning("%d re-assertions are unconfirmed; whoever comes next publishes them again", left)
+        except KafkaException as error:
+            _log.warning("re-assertions may be unconfirmed (%s); whoever comes next publishes them again", error)
         self._consumer.close()
         try:
             self._redis.close()

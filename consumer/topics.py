@@ -19,7 +19,7 @@ from .redis_client import connect_async, eviction_checks, is_cluster, translated
 
 if TYPE_CHECKING:
     import concurrent.futures
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from ..ledger.urls import StoreUrl
     from .redis_client import AsyncClient
@@ -30,6 +30,7 @@ REDIS_ANSWERS = "Redis answers"
 PARTITIONS = 12
 """Of each topic, where nobody says another number."""
 _TIMEOUT_S = 20.0
+_RETRY_S = 0.2
 _PROJECTOR_SILENT_MS = 10_000
 
 
@@ -82,8 +83,8 @@ class Admin:
         settings = wanted_settings(development=development, min_compaction_lag_ms=lag)
         copies = 1 if development else REPLICAS
         new = [NewTopic(self._url.topic(topic), partitions, copies, config=settings) for topic in Topic]
-        for future in self._admin.create_topics(new).values():
-            await self._created(future)
+        for topic in new:
+            await self._create(topic)
         facts = await self._settled_facts(partitions)
         await self.record(facts)
 
@@ -130,9 +131,9 @@ class Admin:
 
     # -- Kafka ---------------------------------------------------------------------------
 
-    async def _created(self, future: concurrent.futures.Future[Any]) -> None:
+    async def _create(self, topic: NewTopic) -> None:
         try:
-            await self._wait(future)
+            await self._ask(lambda: self._admin.create_topics([topic])[topic.topic])
         except StoreUnavailableError as error:
             if not _is(error, KafkaError.TOPIC_ALREADY_EXISTS):
                 raise
@@ -161,9 +162,9 @@ class Admin:
     async def _topic(self, topic: Topic) -> TopicFacts | None:
         name = self._url.topic(topic)
         try:
-            described = await self._wait(self._admin.describe_topics(TopicCollection([name]))[name])
+            described = await self._ask(lambda: self._admin.describe_topics(TopicCollection([name]))[name])
             resource = ConfigResource(ResourceType.TOPIC, name)
-            config = await self._wait(self._admin.describe_configs([resource])[resource])
+            config = await self._ask(lambda: self._admin.describe_configs([resource])[resource])
         except StoreUnavailableError as error:
             if _is(error, KafkaError.UNKNOWN_TOPIC_OR_PART):
                 return None
@@ -172,12 +173,22 @@ class Admin:
         settings = {option: config[option].value for option in COMPARED if option in config}
         return TopicFacts(name, str(described.topic_id), len(described.partitions), replicas, settings)
 
-    async def _wait(self, future: concurrent.futures.Future[Any]) -> Any:
+    async def _ask(self, ask: Callable[[], concurrent.futures.Future[Any]]) -> Any:
+        """The answer; asked again, until the time is up, while what stands in the way may pass."""
+        failed: KafkaException | None = None
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                return await asyncio.wrap_future(future)
+                while True:
+                    try:
+                        return await asyncio.wrap_future(ask())
+                    except KafkaException as error:
+                        if not kafka_client.passing(error.args[0]):
+                            raise
+                        failed = error
+                    await asyncio.sleep(_RETRY_S)
         except (KafkaException, TimeoutError) as error:
-            raise kafka_client.unavailable(self._url, str(error)) from error
+            told = failed if failed is not None and isinstance(error, TimeoutError) else error
+            raise kafka_client.unavailable(self._url, str(told)) from told
 
     # -- Redis ---------------------------------------------------------------------------
 

@@ -26,6 +26,8 @@ logger = logging.getLogger("fencepost.producer")
 _PURGE_TIMEOUT_S = 2.0
 _NOT_YET = frozenset({"UNKNOWN_TOPIC_OR_PART", "LEADER_NOT_AVAILABLE"})  # a new topic takes a moment to be known
 _NOT_YET_TIMEOUT_S = 3.0
+_PASSING = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "NETWORK_EXCEPTION", "BROKER_NOT_AVAILABLE"})
+_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +140,24 @@ class Client:
 
     def partitions(self, topic: str) -> int:
         """How many partitions the brokers say that `topic` has. Raises StoreUnavailableError."""
-        deadline = time.monotonic() + min(_NOT_YET_TIMEOUT_S, self._settings.metadata_timeout_s)
+        began = time.monotonic()
+        deadline = began + self._settings.metadata_timeout_s
+        missing_by = min(deadline, began + _NOT_YET_TIMEOUT_S)
         while True:
+            left = max(_AGAIN_S, (deadline - time.monotonic()) / 2)  # there is time to ask another broker then
             try:
-                told = self._producer.list_topics(topic, timeout=self._settings.metadata_timeout_s).topics[topic]
+                told = self._producer.list_topics(topic, timeout=left).topics[topic]
             except KafkaException as error:
-                raise errors.unreachable(self._bootstrap, *_words(error.args[0])) from error
-            if told.error is None and told.partitions:
-                return len(told.partitions)
-            code = told.error.name() if told.error else "it has no partitions"
-            if code not in _NOT_YET or time.monotonic() > deadline:
-                raise errors.missing_topic(self._bootstrap, topic, code)
-            time.sleep(0.05)
+                code, text = _words(error.args[0])
+                if code not in _PASSING or time.monotonic() + _AGAIN_S >= deadline:
+                    raise errors.unreachable(self._bootstrap, code, text) from error
+            else:
+                if told.error is None and told.partitions:
+                    return len(told.partitions)
+                code = told.error.name() if told.error else "it has no partitions"
+                if code not in _NOT_YET or time.monotonic() > missing_by:
+                    raise errors.missing_topic(self._bootstrap, topic, code)
+            time.sleep(_AGAIN_S)
 
     def close(self) -> None:
         """Drop what is still on its way (answering it) and release the connections."""

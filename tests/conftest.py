@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import examples
 import pytest
 import services
@@ -19,6 +21,16 @@ examples.load_profile()
 
 def pytest_report_header() -> list[str]:
     return services.report_header()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return services.whole((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return services.whole((yield))
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marker

@@ -1,7 +1,7 @@
 """Real Kafka and Redis for tests: where they come from, decided once a run, and the fixtures (imported by conftest.py).
 
 FENCEPOST_TEST_KAFKA and FENCEPOST_TEST_REDIS name an address, "local" or "docker"; unset takes the first that works.
-FENCEPOST_REQUIRE_SERVICES=1 turns the skip for want of a service into a failure.
+FENCEPOST_REQUIRE_SERVICES=1 turns every skip into a failure: a run that must be whole leaves nothing out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 import pytest
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from testcontainers.core.container import DockerContainer
 
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 REDIS_IMAGE = "redis:7.2"
 DOCKER_TIMEOUT_S = 120.0
 MARKERS = {  # a test that uses the fixture gets the marker
@@ -87,6 +88,14 @@ def unavailable(service: str, reason: str) -> NoReturn:
     if os.environ.get("FENCEPOST_REQUIRE_SERVICES") == "1":
         pytest.fail(f"{service} is required and not to be had: {reason}", pytrace=False)
     pytest.skip(f"no {service}: {reason}")
+
+
+def whole(report: Report) -> Report:
+    """The report; where services are required, that of what was skipped for any reason is a failure."""
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("FENCEPOST_REQUIRE_SERVICES") == "1":
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome, report.longrepr = "failed", f"nothing may be left out of this run: {why}"
+    return report
 
 
 def report_header() -> list[str]:

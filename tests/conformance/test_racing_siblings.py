@@ -1,16 +1,18 @@
-"""Very many siblings that race for one operation: one owns it, and its history stays small."""
+"""Siblings that race for one operation, two or very many: one owns it, and its history stays small."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from conformance.worlds import World, until
 
-from fencepost.ledger import EffectClass, Ledger, history, losers
+from fencepost.ledger import EffectClass, Ledger, OperationInDoubtError, attempts, history, losers
 from fencepost.ledger.facts import EffectFact, EffectKind
 from fencepost.ledger.history import Record
-from fencepost.ledger.operations import Status
+from fencepost.ledger.operations import AttemptState, Status
 from fencepost.ledger.positions import Position
 
 SIBLINGS = 300
@@ -47,6 +49,37 @@ def test_hundreds_of_siblings_that_all_read_it_as_free(world: World, ledger: Led
     ledger.submit(engine.publish_effect(again, ())).result(60)
     until(lambda: losers.count(ledger.operation(op_id).operation) + _told(ledger, op_id) == SIBLINGS)
     assert ledger.operation(op_id).operation.status is Status.COMMITTED
+
+
+def test_a_claim_that_read_it_as_free_and_comes_second(
+    world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its intent is applied like any other, and owns nothing: between the read and the intent another one got there first."""
+    op_id = world.op_id("overtaken", "bank.pay")
+    publish_and_confirm = attempts._publish_and_confirm
+
+    async def overtaken(session: Any, call: Any, view: Any, intent: EffectFact, expires: float) -> Any:
+        elsewhere: dict[str, Any] = {
+            "agent_id": "rival",
+            "session_id": "elsewhere",
+            "epoch": Position(0, 10**9),
+            "seq": 1,
+        }
+        await session.engine.publish_effect(replace(intent, attempt_id="first", **elsewhere), view.facts)
+        return await publish_and_confirm(session, call, view, intent, expires)
+
+    monkeypatch.setattr(attempts, "_publish_and_confirm", overtaken)
+    attempt = (
+        ledger.session(world.agent)
+        .open()
+        .attempt("bank.pay", key=world.key("overtaken"), kind=EffectClass.IRREVERSIBLE, wait_s=0.3)
+    )
+    with pytest.raises(OperationInDoubtError, match="has not been heard of"):
+        attempt.begin()
+    operation = ledger.operation(op_id).operation
+    assert operation.owner is not None
+    assert operation.owner.attempt_id == "first"
+    assert [a.state for a in operation.attempts.values()] == [AttemptState.OWNER, AttemptState.LOST]
 
 
 def _told(ledger: Ledger, op_id: str) -> int:

@@ -18,9 +18,10 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class Result:
     minutes: float
     commit: str
     faults: Counter[str] = field(default_factory=Counter)
+    happened: list[dict[str, Any]] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     marks: Counter[str] = field(default_factory=Counter)
     violations: list[dict[str, str]] = field(default_factory=list)
@@ -142,6 +144,7 @@ class Soak:
                 say(what)
                 act()
                 self.result.faults[what] += not what.startswith(END)
+                self.result.happened.append({"phase": phase, "at_s": round(now, 1), "what": what})
             operator.tend()
             if operator.resources_due():
                 self.result.resources.append({"phase": phase, "at_s": round(now, 1), **operator.resources()})
@@ -181,6 +184,59 @@ def _events(operator: Operator, faults: list[Fault]) -> list[tuple[float, str, C
     return events
 
 
+def told(result: Result) -> str:
+    """What the run did, for a person: that it was not idle can be seen from it."""
+    marks, faults = result.marks, result.faults
+    calls = sum(result.outcomes.values())
+    verdicts = {name.partition(" ")[2]: count for name, count in marks.items() if name.startswith("verdict ")}
+    refused = verdicts.pop("REFUSE", 0)
+    operations = {name.partition(" ")[2]: count for name, count in marks.items() if name.startswith("operation ")}
+    rows = {
+        "seed": f"{result.seed}, {result.took_s:.0f} s, commit {result.commit}, {result.checks} checks",
+        "operations": f"{sum(operations.values())}: {listed(operations)}",
+        "calls": f"{calls}: {listed(result.outcomes)}; the outside world was changed {marks['hits']} times",
+        "absorbed": f"{marks['absorbed']} calls got the recorded result instead of a second execution",
+        "rollbacks": f"{sum(verdicts.values())} authorised ({listed(verdicts) or 'none'}), {refused} refused",
+        "records": f"{marks['records']}, of which compaction removed {marks['removed by compaction']}",
+        "kills": f"{faults['kill agents']} of agents, {faults['kill projector']} of projectors, "
+        f"{faults['kill Redis']} of Redis, {faults['kill leader']} of leaders",
+        "Redis lost": f"{faults['flush Redis']} flushes, {faults['set Redis back']} set back, "
+        f"{faults['drop partition']} partitions dropped",
+        "all faults": f"{sum(faults.values())}: {listed(faults)}",
+        "violations": str(len(result.violations)),
+    }
+    return "\n".join(f"{name:<12}{text}" for name, text in rows.items())
+
+
+def listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()) if count)
+
+
+def idle(result: Result) -> list[Violation]:
+    """What a run of this length must have come to, and has not: then it has shown nothing."""
+    marks = result.marks
+    wanted = {
+        "effects": marks["hits"],
+        "calls that were absorbed": marks["absorbed"],
+        "authorised rollbacks": marks["verdict PROCEED"] + marks["verdict PROCEED_GATED"],
+        "refused rollbacks": marks["verdict REFUSE"],
+        "faults": sum(result.faults.values()),
+        "checks": result.checks,
+    }
+    return [Violation("soak", f"it was idle: no {what}") for what, count in wanted.items() if not count]
+
+
+def missed(result: Result, faults: list[Fault]) -> list[Violation]:
+    """What the schedule says and did not happen, or happened in another order."""
+    wanted = [(fault.phase, fault.kind) for fault in faults]
+    begun = [(one["phase"], one["what"]) for one in result.happened if not one["what"].startswith(END)]
+    differs = next((i for i, (want, have) in enumerate(zip_longest(wanted, begun)) if want != have), None)
+    if differs is None:
+        return []
+    here, there = [*wanted, None][differs : differs + 1], [*begun, None][differs : differs + 1]
+    return [Violation("soak", f"fault {differs + 1} of the schedule is {here}, and what happened is {there}")]
+
+
 def verified(stage: Stage) -> list[Violation]:
     """What the ledger finds in itself."""
     try:
@@ -203,10 +259,12 @@ def main() -> int:
     with ExitStack() as held:
         soak = Soak(options, place, held)
         soak.run()
+    soak.result.take([*idle(soak.result), *missed(soak.result, soak.faults)], "soak")
     schedule_told = [fault._asdict() for fault in soak.faults]
     result = {"schema": "fencepost.soak.v1", **soak.result.__dict__, "schedule": schedule_told}
     text = json.dumps(result)
     print(text)  # noqa: T201 (it is a command)
+    print(told(soak.result), file=sys.stderr)  # noqa: T201
     if options.json is not None:
         options.json.write_text(text + "\n")
     if not soak.result.violations and options.keep is None:

@@ -25,6 +25,10 @@ from fencepost.ledger.positions import Partition, Topic
 
 OPERATIONS = int(os.environ.get("FENCEPOST_LOAD_OPERATIONS", "200"))
 LIMIT_S = 180 + OPERATIONS * 0.5
+LARGE = OPERATIONS >= 2_000
+CREW = [[f"agent-{process}-{number}" for number in range(12 if LARGE else 4)] for process in range(4 if LARGE else 2)]
+PLAN: dict[str, Any] = {"stride": 24, "rollback": 4, "checkpoint": 20} if LARGE else {"stride": 2}
+"""Each operation is asked for by two agents at least; of many operations fewer are followed by a way back, which holds the rest."""
 FIRST = Partition(Topic.EFFECTS, 0)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S + 120)]
 
@@ -54,18 +58,17 @@ def replaced(stage: Stage, cluster: KafkaCluster, old: int) -> None:
 
 def test_nothing_acknowledged_is_lost(stage: Stage, kafka3: KafkaCluster) -> None:
     """While agents work a leader is killed, another one is frozen and comes back: all that was acknowledged is there."""
-    groups = [["a", "b", "c", "d"], ["e", "f", "g", "h"]]
-    crew = stage.crew("work", groups=groups, count=OPERATIONS, seconds=LIMIT_S, stride=2, wait_s=20.0)
-    stage.wait_for_hits(OPERATIONS // 10)
+    crew = stage.crew("work", groups=CREW, count=OPERATIONS, seconds=LIMIT_S, wait_s=20.0, plan=PLAN)
+    stage.wait_for_hits(OPERATIONS // 10, LIMIT_S)
     killed = leader(stage, kafka3)
     kafka3.kill(killed)
     replaced(stage, kafka3, killed)
-    stage.wait_for_hits(OPERATIONS // 10)
+    stage.wait_for_hits(OPERATIONS // 10, LIMIT_S)
     kafka3.restart(killed)
     frozen = leader(stage, kafka3)
     kafka3.pause(frozen)
     replaced(stage, kafka3, frozen)
-    stage.wait_for_hits(OPERATIONS // 10)
+    stage.wait_for_hits(OPERATIONS // 10, LIMIT_S)
     kafka3.resume(frozen)
     crew.finish(LIMIT_S)
     marks = stage.finish(LIMIT_S).marks

@@ -55,7 +55,7 @@ def removed(stage: Stage) -> int:
 
 def test_agents_work_while_the_log_is_cleaned(stage: Stage) -> None:
     """fold(what is left) = fold(everything) = projection, before and after a rebuild; nothing acknowledged is gone."""
-    crew = stage.crew("work", groups=[["a", "b"], ["c", "d"]], count=10_000, seconds=90, pause_s=0.02)
+    crew = stage.crew("work", groups=[["a", "b"], ["c", "d"]], count=10_000, pause_s=0.02)
     stage.wait_for_hits(20)
     assert wait_until(lambda: removed(stage) > 50, 60), removed(stage)
     for partition in stage.rig.everything():

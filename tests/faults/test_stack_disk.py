@@ -56,7 +56,7 @@ def test_a_full_disk(disk: Path, redis_url: str, tmp_path: Path) -> None:
             stage.project()
             stage.open()
             limits = {"deadline_s": 6.0, "apply_s": 10.0, "publish_s": 10.0}
-            crew = stage.crew("work", groups=[["a", "b", "c"]], count=10_000, seconds=120, limits=limits, pause_s=0.02)
+            crew = stage.crew("work", groups=[["a", "b", "c"]], count=10_000, limits=limits, pause_s=0.02)
             with Ledger.open(stage.url, limits=LIMITS) as ledger:
                 session = ledger.session("bystander").open()
                 stage.wait_for_hits(10)

@@ -18,8 +18,8 @@ from fencepost.deploy.redis_server import RedisServer, redis_problem
 from fencepost.ledger import EffectClass, Ledger, Limits, StoreError
 from fencepost.ledger.positions import Partition
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-CREW: dict[str, Any] = {"groups": [["a", "b", "c"], ["d", "e"]], "count": 10_000, "seconds": 60, "pause_s": 0.02}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+CREW: dict[str, Any] = {"groups": [["a", "b", "c"], ["d", "e"]], "count": 10_000, "pause_s": 0.02}
 
 
 @pytest.fixture(scope="module")

@@ -143,6 +143,26 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(text)
 
 
+class Follower:
+    """A file that grows: each look gives the whole lines that are new since the last one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """The lines that were not given before; half a line waits for its other half."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            for text in file:
+                if not text.endswith(b"\n"):
+                    return
+                self._read += len(text)
+                yield json.loads(text)
+
+
 def load(directory: Path, partitions: int) -> Evidence:
     """What the files in a directory say."""
     return Evidence(

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 from faults.stack.checker import Findings, check
 from faults.stack.crew import Orders
-from faults.stack.evidence import lines, load, raw_line, write_projection
+from faults.stack.evidence import Follower, lines, load, raw_line, write_projection
 from projection_kit import Rig
 
 from fencepost.consumer import kafka_client
@@ -34,8 +33,8 @@ from fencepost.ledger.stores import open_store
 
 TESTS = Path(__file__).parents[2]
 PATIENCE_S = 90.0
-ALL = os.environ.get("FENCEPOST_FAULTS") == "all"
-LONG = pytest.mark.skipif(not ALL, reason="takes long: FENCEPOST_FAULTS=all")
+LIFE_S = 600.0
+"""How long a crew lives that nobody stops: longer than anything waits for what it does."""
 
 
 def create(
@@ -120,6 +119,12 @@ class Stage:
     projectors: list[Process] = field(default_factory=list)
     _held: ExitStack = field(default_factory=ExitStack)
     _started: int = 0
+    _hits: int = 0
+
+    def __post_init__(self) -> None:
+        self._sunk = Follower(self.directory / "sink.jsonl")
+        self._tapped = Follower(self.directory / "tap.jsonl")
+        self._last: dict[tuple[str, int], int] = {}
 
     @property
     def url(self) -> str:
@@ -173,7 +178,7 @@ class Stage:
         **more: Any,
     ) -> Crew:
         """Start a crew; see `agents.Plan` for the plan, which may also be given piece by piece."""
-        named = {"scope": name, "stop": str(self.directory / f"stop.{name}")}
+        named = {"scope": name, "stop": str(self.directory / f"stop.{name}"), "seconds": LIFE_S}
         orders = Orders(
             self.url,
             str(self.directory),
@@ -193,7 +198,8 @@ class Stage:
 
     def hits(self) -> int:
         """How often the outside world was changed so far."""
-        return sum(values["do"] == "hit" for values in lines(self.directory / "sink.jsonl"))
+        self._hits += sum(values["do"] == "hit" for values in self._sunk.new())
+        return self._hits
 
     def wait_for_hits(self, more: int, timeout_s: float = PATIENCE_S) -> None:
         """Wait until the outside world was changed so much more often: the agents get on."""
@@ -250,10 +256,9 @@ class Stage:
         return findings
 
     def _archived(self, ends: dict[Partition, int]) -> bool:
-        last: dict[tuple[str, int], int] = {}
-        for values in lines(self.directory / "tap.jsonl"):
-            last[values["topic"], values["number"]] = values["offset"]
-        return all(last.get((p.topic.value, p.number), -1) >= end - 1 for p, end in ends.items())
+        for values in self._tapped.new():
+            self._last[values["topic"], values["number"]] = values["offset"]
+        return all(self._last.get((p.topic.value, p.number), -1) >= end - 1 for p, end in ends.items())
 
     def _spawn(self, what: str, argv: list[str]) -> Process:
         self._started += 1
@@ -271,7 +276,7 @@ def module(name: str, *arguments: str, **environment: str) -> list[str]:
 
 def kafka_records(rig: Rig, partition: Partition) -> Iterator[Any]:
     """The records that are in a partition now, as they stand there."""
-    from confluent_kafka import Consumer  # noqa: PLC0415
+    from confluent_kafka import Consumer, KafkaError  # noqa: PLC0415
     from faults.stack.evidence import Raw  # noqa: PLC0415
 
     settings = {**kafka_client.reader_settings(rig.url, f"{rig.url.prefix}.final"), "enable.partition.eof": True}
@@ -284,8 +289,12 @@ def kafka_records(rig: Rig, partition: Partition) -> Iterator[Any]:
             message = consumer.poll(1.0)
             if message is None:
                 continue
-            if message.error() is not None or (message.offset() or 0) >= end:
+            error = message.error()
+            if (error is None or error.code() == KafkaError._PARTITION_EOF) and (message.offset() or 0) >= end:
                 return
+            if error is not None:
+                assert kafka_client.passing(error) or error.code() == KafkaError._PARTITION_EOF, error
+                continue
             key, value = kafka_client.as_bytes(message.key()), kafka_client.as_bytes(message.value())
             yield Raw(message.offset() or 0, message.timestamp()[1], key, value)
         raise AssertionError(f"{partition} cannot be read to its end")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Leaderless:
-    """A client whose partition has no leader for the first answers."""
+    """A client whose partition has no leader; as the real one it finds out that there is one by asking for the topic."""
 
     def __init__(self, answers: list[int]) -> None:
         self.answers = answers
@@ -26,8 +26,13 @@ class Leaderless:
         assert place.partition == 0
         assert timeout > 0
         if self.answers:
-            raise KafkaException(KafkaError(self.answers.pop(0)))
+            raise KafkaException(KafkaError(self.answers[0]))
         return (3, 7)
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        assert topic == "led.effects"
+        assert timeout > 0
+        self.answers.pop(0)
 
 
 URL = urls.parse("kafka://127.0.0.1:1/led?projection=redis://127.0.0.1:1/0")

@@ -232,6 +232,16 @@ def test_settled_offsets_to_save(stand: Stand) -> None:
     assert stand.worker.unsaved() is not None
 
 
+def test_the_group_keeps_nothing_past_a_debt(stand: Stand) -> None:
+    """What is owed bounds what the group is told: after a loss the cleaner may have been everywhere below that."""
+    stand.opened()
+    stand.take((1, intent("op", "a")), (2, intent("op", "b")), (3, intent("other", "c")))
+    settled = stand.worker.unsaved()
+    assert stand.store.header.applied_offset == 4
+    assert settled is not None
+    assert settled.offset == 2
+
+
 def test_the_group_is_never_taken_back(stand: Stand) -> None:
     """A store that went back does not lower what the group keeps."""
     stand.log.group = Settled(50, 1, "old", "topic")
