@@ -2,8 +2,8 @@
 
 `decide` answers `Resume` only if nothing of this holds; each that holds is a reason to reconcile:
     1. the checkpoint is not registered, does not count, was left behind, or its watermark cannot be used
-    2. the summary is of another generation than the checkpoint, by its number or by its text; its token
-       is damaged, or stands beside the checkpoint's path
+    2. the summary is of another generation than the checkpoint, by its number, by its text, or by the token
+       that it carries (`summary_tokens.py`); a token in the restored text is damaged, or not known to the checkpoint
     3. the agent did something after the checkpoint, which the checkpoint therefore does not know
     4. once a context was compacted: an effect on the checkpoint's path is not named verbatim, in the
        summary or the state; where no summary is given, in what its compaction found to be named;
@@ -32,6 +32,7 @@ from .positions import Position
 from .replay import ReplayedOperation, replay_forward, told_at
 from .resume_answers import Reconcile, ReportedCall, Resume, UndoneEffect
 from .summaries import named
+from .summary_tokens import token_reason
 from .verdicts import Blocker, Reason, ReasonKind
 from .watermarks import Point, Watermark
 
@@ -161,22 +162,35 @@ class _Decision:
         if self.checkpoint is not None and given != self.generation:
             kind = ReasonKind.SUMMARY_OLDER if given < self.generation else ReasonKind.SUMMARY_NEWER
             yield Reason(kind, f"the summary is of generation {given}, the checkpoint of {self.generation}")
-        yield from self._text_reasons()
-        yield from self._token_reasons()
+        told = [*self._text_reasons(), *self._own_token_reasons()]
+        yield from told
+        yield from (reason for reason in self._token_reasons() if reason.kind not in {one.kind for one in told})
+
+    def _own_token_reasons(self) -> Iterator[Reason]:
+        """What the summary's own token says, unless its number has said so already."""
+        if not self.question.summary or not self.generation or not self.compactions:
+            return
+        compaction = max(self.compactions, key=lambda c: c.point)
+        reason = token_reason(self.question.summary, compaction, self.found.context.compactions, self.path)
+        given = self.question.summary_generation
+        known = {ReasonKind.SUMMARY_OLDER: given < self.generation, ReasonKind.SUMMARY_NEWER: given > self.generation}
+        if reason is not None and not known.get(reason.kind, False):
+            yield reason
 
     def _text_reasons(self) -> Iterator[Reason]:
         """The same text may have been recorded as another generation's, or on another path under the same number."""
         if not self.question.summary:
             return
-        digest = text_digest(self.question.summary, "summary")
-        recorded = [c for c in self.found.context.compactions if c.summary_digest == digest]
+        digest, context = text_digest(self.question.summary, "summary"), self.found.context
+        recorded = [c for c in (*context.refused, *context.compactions) if c.summary_digest == digest]
         if recorded and not any(c.generation == self.generation for c in recorded if c in self.compactions):
             other = recorded[-1]
             text = (
                 f"the summary is the one that was recorded as generation {other.generation} of branch "
                 f"{other.branch_id} at {other.position}, not the checkpoint's"
             )
-            yield Reason(ReasonKind.SUMMARY_OF_ANOTHER_GENERATION, text)
+            why = f"; it does not count: {other.rejected}" if other.rejected else ""
+            yield Reason(ReasonKind.SUMMARY_OF_ANOTHER_GENERATION, f"{text}{why}")
 
     def _token_reasons(self) -> Iterator[Reason]:
         if not self.question.text or self.mark is None:
