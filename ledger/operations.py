@@ -180,6 +180,16 @@ class Operation:
         return (fact.agent_id, fact.branch_id) if fact else ("", "")
 
     @property
+    def done_at(self) -> tuple[Position, int, str]:
+        """(epoch, seq, op_id) of what settled it, or of what began it: positions of different partitions tell no order.
+
+        A resolution has no place, so what it settled stands where it was begun.
+        """
+        fact = self.settled if self.settled is not None and self.settled.seq else None
+        fact = fact or (self.owner.intent if self.owner else self.settled or self.first)
+        return (fact.epoch, fact.seq, self.op_id) if fact else (NOWHERE, 0, self.op_id)
+
+    @property
     def stands(self) -> bool:
         """Whether the effect of this round happened and was not undone."""
         return self.status in _STANDING

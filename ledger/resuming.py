@@ -21,7 +21,8 @@ from .compaction_rules import text_digest
 from .dependencies import DependencyItem, dependencies
 from .engine import Engine
 from .errors import InvalidArgumentError
-from .guard import Evidence, SeenOperation
+from .facts import AgentFact
+from .gathering import gather, those_of_the_ledger
 from .identity import check_id
 from .operations import Status
 from .resume_answers import Reconcile, Resume
@@ -117,38 +118,16 @@ def _passing(found: Found, answer: Resume | Reconcile) -> bool:
 
 async def _gather(engine: Engine, agent_id: str, asked: Question) -> Found:
     view = await engine.view.known_agent(agent_id)
-    mine, absorbed, reported = await asyncio.gather(
-        engine.view.agent_operations(agent_id), engine.view.absorbed(agent_id), engine.view.reported(agent_id)
-    )
-    operations = {one.operation.op_id: one.seen for one in mine}
-    elsewhere = sorted({op_id for op_id, _ in absorbed} - set(operations))
-    operations |= await _read(engine, elsewhere)
-    others = await _read(engine, [d.reference for d in asked.depends_on if d.reference not in operations])
-    registered = view.checkpoints.get(asked.checkpoint_id)
-    mark = registered.mark if registered else None
-    written = {}
-    if mark and (session := view.agent.by_epoch(mark.epoch)) is not None:
-        written[mark.epoch] = await engine.view.written(session, view.checkpoint_facts)
-    evidence = Evidence(
-        engine.ledger_id,
-        view.agent,
-        registered.branch_id if registered else "main",
-        asked.checkpoint_id,
-        mark,
-        registered=registered is not None,
-        operations=list(operations.values()),
-        absorbed=absorbed,
-        open_at=view.context.open_at(mark.point, registered) if mark else {},
-        calls=[one.call for one in reported],  # who goes on must know of them, acknowledged or not
-        written=written,
-    )
+
+    async def calls(agent_id: str) -> list[AgentFact]:  # who goes on must know of them, acknowledged or not
+        return [one.call for one in await engine.view.reported(agent_id)]
+
+    evidence = await gather(engine, view, asked.checkpoint_id, calls=calls)
+    evidence = replace(evidence, operations=[*evidence.operations, *evidence.elsewhere], elsewhere=())
+    known = {seen.operation.op_id for seen in evidence.operations}
+    wanted = [dependency.reference for dependency in asked.depends_on if dependency.reference not in known]
+    others = await those_of_the_ledger(engine, wanted)
     return Found(evidence, view.context, list(others.values()), age_s=age_s(view.header))
-
-
-async def _read(engine: Engine, references: Iterable[str]) -> dict[str, SeenOperation]:
-    """Those of these references that are operations of the ledger."""
-    views = await asyncio.gather(*(engine.view.operation(name) for name in references if not name.startswith("~")))
-    return {one.operation.op_id: one.seen for one in views if one.facts or one.seen.unsafe}
 
 
 async def _asked(references: Iterable[str], resolve: Resolver) -> tuple[dict[str, str | bytes], dict[str, str]]:

@@ -27,12 +27,13 @@ from .errors import WatermarkMangledError
 from .facts import AgentFact, Dropped
 from .guard import Evidence, SeenOperation, checkpoint_reasons, effect_reasons, is_harmless, unknown_calls
 from .lineage import ROOT
-from .operations import Operation, Status, compensation_op_id
+from .operations import Operation, Status
 from .positions import Position
 from .replay import ReplayedOperation, replay_forward, told_at
-from .resume_answers import Reconcile, ReportedCall, Resume, UndoneEffect
+from .resume_answers import Reconcile, ReportedCall, Resume
 from .summaries import named
 from .summary_tokens import token_reason
+from .undone import Knowledge, UndoneEffect, undone_since
 from .verdicts import Blocker, Reason, ReasonKind
 from .watermarks import Point, Watermark
 
@@ -249,32 +250,12 @@ class _Decision:
         return names
 
     def _undone(self) -> list[UndoneEffect]:
-        found = [one for seen in self.evidence.operations for one in self._undone_rounds(seen.operation)]
+        shown = self.evidence
+        known = Knowledge(self.agent, self.path, shown.absorbed, shown.open_at)
+        every = (undone_since(seen.operation, known, begun=True) for seen in shown.operations)
+        found = [one for one in every if one is not None]
         names = self._named([one.undo_op_id for one in found])
         return [one for one in found if one.undo_op_id not in names]
-
-    def _undone_rounds(self, operation: Operation) -> Iterator[UndoneEffect]:
-        """The newest round that the checkpoint knows, if it is over: who knows a later one knows of the end."""
-        for number in range(operation.round, 0, -1):
-            if not self._knows_round(operation, number):
-                continue
-            if number < operation.round and not operation.harmless:
-                ended = operation.compensations[number - 1]
-                undo = compensation_op_id(operation.op_id, number)
-                yield UndoneEffect(operation.op_id, operation.tool, number, undo, ended.by)
-            return
-
-    def _knows_round(self, operation: Operation, number: int) -> bool:
-        facts = [
-            fact
-            for attempt in operation.attempts.values()
-            if attempt.owned and attempt.intent.round == number
-            for fact in (attempt.intent, attempt.outcome)
-            if fact is not None and fact.agent_id == self.agent.agent_id
-        ]
-        places = [Point(f.epoch, f.seq) for f in facts]
-        places += self.evidence.absorbed.get((operation.op_id, number), ())
-        return any(self.agent.knows(self.path, *place) for place in places)
 
     # -- what the agent is told --------------------------------------------------------
 

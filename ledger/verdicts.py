@@ -83,6 +83,7 @@ class WayOn(StrEnum):
     COMPENSATE = "compensate the effects and record it"
     REPLAY_FORWARD = "replay forward from the checkpoint's watermark"
     OPERATOR = "let an operator reconcile"
+    NAME_UNDONE = "let the restored state name what was undone, and hand its text over (`restored=`, `--restored`)"
     SETTLE = "settle what is in doubt or still owned"
 
 

@@ -46,6 +46,8 @@ def test_a_checkpoint_beside_the_path_refuses(policy: Policy) -> None:
 
 @BOTH
 def test_an_agent_whose_log_cannot_be_trusted_refuses(policy: Policy) -> None:
-    """A fact of an unknown kind, or a record that was set aside."""
+    """A fact of an unknown kind, or a record that was set aside: of that the view says so of the agent."""
     assert kinds(decide(evidence(life=(*LIFE, agent_fact("UNKNOWN"))), policy)) == {ReasonKind.AGENT_UNSAFE}
-    assert kinds(decide(evidence(unsafe_keys=["session/agent/s1"]), policy)) == {ReasonKind.AGENT_UNSAFE}
+    set_aside = evidence()
+    set_aside.agent.unsafe = "a record that was set aside"
+    assert kinds(decide(set_aside, policy)) == {ReasonKind.AGENT_UNSAFE}
