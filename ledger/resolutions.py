@@ -34,6 +34,7 @@ from .identity import digest
 from .manifests import Manifest, read
 from .operations import VOIDED, Operation, Resolution, Status
 from .settling import encode_result
+from .strangers import cause_of, told_of
 from .undo import plain_payload
 from .view import OperationView, age_s
 
@@ -323,12 +324,12 @@ async def _asked(operation: Operation, ask: Callable[[Operation], ProbeAnswer]) 
         answer: object = await asyncio.to_thread(ask, operation)
         if inspect.isawaitable(answer):
             answer = await answer
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (a stranger's code may raise anything)
         raise InvalidArgumentError(
-            f"probe: that of {operation.tool} failed ({type(error).__name__}: {error}).",
+            f"probe: that of {operation.tool} failed ({told_of(error, operation)}).",
             next_step="Correct the probe; nothing was recorded.",
             field="probe",
-        ) from error
+        ) from cause_of(error, operation)
     if not isinstance(answer, ProbeAnswer):
         raise InvalidArgumentError(
             f"probe: that of {operation.tool} answered {type(answer).__name__}, not a ProbeAnswer.",

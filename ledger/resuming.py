@@ -23,12 +23,14 @@ from .engine import Engine
 from .errors import InvalidArgumentError
 from .facts import AgentFact
 from .gathering import gather, those_of_the_ledger
+from .guard import SeenOperation
 from .identity import check_id
 from .operations import Status
 from .resume_answers import Reconcile, Resume
 from .resumption import Found, Question, decide, unheld
 from .rollbacks import UNDER_WAY_S
 from .sessions import require_generation
+from .strangers import told, told_of
 from .verdicts import ReasonKind
 from .view import age_s
 
@@ -102,7 +104,8 @@ async def resume(
         await asyncio.sleep(_LOOK_AGAIN_S)
     if resolve is None or not (open_ := await asyncio.to_thread(unheld, found, asked)):
         return answer
-    held, unanswered = await _asked(open_, resolve)
+    operations = {seen.operation.op_id: seen for seen in (*found.others, *found.evidence.operations)}
+    held, unanswered = await _asked(open_, resolve, operations)
     found = replace(found, unanswered=unanswered)
     return await asyncio.to_thread(decide, found, replace(asked, held={**asked.held, **held}))
 
@@ -130,7 +133,9 @@ async def _gather(engine: Engine, agent_id: str, asked: Question) -> Found:
     return Found(evidence, view.context, list(others.values()), age_s=age_s(view.header))
 
 
-async def _asked(references: Iterable[str], resolve: Resolver) -> tuple[dict[str, str | bytes], dict[str, str]]:
+async def _asked(
+    references: Iterable[str], resolve: Resolver, operations: Mapping[str, SeenOperation]
+) -> tuple[dict[str, str | bytes], dict[str, str]]:
     """(reference → text, reference → why there is none), from the caller's resolver, in a thread of its own."""
     held: dict[str, str | bytes] = {}
     why: dict[str, str] = {}
@@ -140,7 +145,9 @@ async def _asked(references: Iterable[str], resolve: Resolver) -> tuple[dict[str
             if inspect.isawaitable(answer):
                 answer = await answer
         except Exception as error:  # noqa: BLE001 (a resolver may raise anything; then there is no text)
-            why[reference] = f"the resolver failed: {type(error).__name__}: {error}"[:300]
+            seen = operations.get(reference)
+            said = told(error) if seen is None else told_of(error, seen.operation)
+            why[reference] = f"the resolver failed: {said}"[:300]
             continue
         if isinstance(answer, (str, bytes)):
             held[reference] = answer

@@ -17,6 +17,8 @@ from .calls import plain_json
 from .errors import OutcomeUnknownError, RecordTooLargeError, StoreError
 from .facts import EffectFact, EffectKind, ResultForm
 from .identity import digest
+from .secret_values import may_hold_secrets
+from .strangers import told
 
 
 async def commit(
@@ -35,6 +37,8 @@ async def commit(
     Raises OutcomeUnknownError with `result` attached when the commit cannot be published.
     """
     form, data, why = encode_result(value, claim.session.engine.limits.max_result_bytes, encode)
+    if may_hold_secrets(claim.call.arguments) and not claim.call.secrets.texts:  # what is secret is not known here
+        why = why.partition(":")[0]
     fact = replace(
         outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.COMMITTED),
         result=data if form is ResultForm.JSON else None,
@@ -107,5 +111,5 @@ def encode_result(
     try:
         data = encode(value) if encode else plain_json(value)
     except Exception as error:  # noqa: BLE001 (any encoder may raise anything; a commit it stays)
-        return ResultForm.NOT_ENCODABLE, None, f"{type(error).__name__}: {error}"[:300]
+        return ResultForm.NOT_ENCODABLE, None, told(error)[:300]
     return (ResultForm.JSON if len(data) <= limit else ResultForm.TOO_LARGE), data, ""
