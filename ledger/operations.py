@@ -12,6 +12,9 @@ from .positions import NOWHERE, Position
 VOIDED = "the idempotency key is void"
 """Reason of an ABSENT by a probe that voided the key at the provider."""
 
+RELEASED = "released"
+"""Reason of an ADOPTED by which an operator takes back what operators have adopted by name."""
+
 
 class Status(StrEnum):
     """Where an operation stands by its facts alone."""

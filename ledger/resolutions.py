@@ -24,10 +24,10 @@ from .engine import Engine
 from .errors import (
     InvalidArgumentError,
     ManifestError,
-    NotFoundError,
     RefusedError,
     StaleProjectionError,
     moved,
+    not_in_ledger,
 )
 from .facts import EffectFact, EffectKind, Outcome, ResultForm
 from .identity import digest
@@ -281,11 +281,7 @@ _ALLOWED = {
 def _require_resolvable(view: OperationView, outcome: Outcome, version: str) -> None:
     operation = view.operation
     if not view.facts and not view.seen.unsafe:
-        raise NotFoundError(
-            f"operation {operation.op_id} is not in this ledger.",
-            next_step="List operations with `fencepost ops list`.",
-            field="op_id",
-        )
+        raise not_in_ledger(operation.op_id)
     if operation.version != version:
         raise moved(operation.op_id, version, operation.version)
     plain = operation.status in {Status.FREE, Status.COMMITTED} and outcome is not Outcome.COMPENSATED
