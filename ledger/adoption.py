@@ -11,6 +11,9 @@ branch too, writes first and looks at the operation afterwards. An undo does the
 round: it begins first and looks afterwards whose path knows the effect (`reliance.py`). So of a session
 that absorbs and an undo one sees the other. Sessions of the branch that made the effect write nothing:
 no undo waits for them. Nor does a fork: an undo that begins after it sees the path of the new branch.
+A session that opens after an undo has looked is not fenced by it, and need not be: that the undo has begun was applied
+before it looked. So whoever asks for the effect waits for its end, a resume and the guard say that it is being undone, or
+that it was, and no further step of a rollback's plan is begun.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from .operations import Operation, Status, skips_confirmation
 from .plans import Plan, Step, ordered
 from .positions import Position
 from .reliance import Branches, Witness, step_now
-from .undone import Knowledge, undone_reasons
+from .undone import Knowledge, being_undone_reasons, undone_reasons
 from .verdicts import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
 from .watermarks import Point, Watermark
 
@@ -230,7 +230,8 @@ def effect_reasons(evidence: Evidence) -> list[Reason]:
     """A reason for each effect, and each call outside the ledger, that the checkpoint does not know and must."""
     unknown = unknown_effects(evidence)
     found = [_open_reason(evidence, s) or _effect_reason(evidence, s, unknown) for s in unknown if _blocks(evidence, s)]
-    return [*found, *(_call_reason(c) for c in unknown_calls(evidence) if not is_harmless(c))]
+    outside = (_call_reason(c) for c in unknown_calls(evidence) if not is_harmless(c))
+    return [*found, *_others_undoings(evidence), *outside]
 
 
 def unknown_effects(evidence: Evidence) -> list[SeenOperation]:
@@ -436,7 +437,14 @@ def _call_reason(call: AgentFact) -> Reason:
 def _undone_reasons(evidence: Evidence) -> list[Reason]:
     known = Knowledge(evidence.agent, _path(evidence), evidence.absorbed, evidence.open_at)
     seen = {s.operation.op_id: s.operation for s in (*evidence.operations, *evidence.elsewhere)}
-    return undone_reasons(seen.values(), known, evidence.restored)
+    return [*_others_undoings(evidence), *undone_reasons(seen.values(), known, evidence.restored)]
+
+
+def _others_undoings(evidence: Evidence) -> list[Reason]:
+    """A reason for each effect of others that the agent absorbed, and that is being undone; its own are unknown effects."""
+    known = Knowledge(evidence.agent, _path(evidence), evidence.absorbed, evidence.open_at)
+    others = (s for s in (*evidence.operations, *evidence.elsewhere) if not _is_effect(evidence, s))
+    return being_undone_reasons((s.operation for s in others), known)
 
 
 _UNSETTLED = {
