@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import Consumer
 
+from ..ledger.client_log import client_logger
 from ..ledger.errors import GuaranteeError, StoreUnavailableError
 from ..ledger.positions import Partition, Topic
 from . import kafka_client, scripts
@@ -174,10 +175,11 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def _log_client(url: StoreUrl) -> Iterator[Consumer]:
-    consumer = Consumer(kafka_client.reader_settings(url, f"{url.prefix}.reader"))
+    consumer = Consumer(kafka_client.reader_settings(url, f"{url.prefix}.reader"), logger=client_logger())
     try:
         yield consumer
     finally:
+        consumer.poll(0)  # hands over what the client has to say of itself
         consumer.close()
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError
 
+from ..ledger.client_log import client_logger
 from ..ledger.ports import RawRecord
 from . import kafka_client
 from .codec import codec_of
@@ -92,11 +93,12 @@ class KafkaLogReader:
 
     def close(self) -> None:
         """See `LogReader`."""
+        self._consumer.poll(0)  # hands over what the client has to say of itself
         self._consumer.close()
 
     def _client(self) -> Consumer:
         settings = kafka_client.reader_settings(self._url, f"{self._url.prefix}.reader")
-        return Consumer({**settings, "enable.partition.eof": True})
+        return Consumer({**settings, "enable.partition.eof": True}, logger=client_logger())
 
     def _messages(self, consumer: Consumer, end: int) -> Iterator[Message]:
         deadline = time.monotonic() + _STALLED_S

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from ..ledger.client_log import client_logger
 from ..ledger.errors import StoreUnavailableError
 from ..ledger.positions import Partition
 from . import kafka_client
@@ -62,10 +63,11 @@ class Projector:
         self._topic_ids = topic_ids
         self._codec = codec
         self._redis = connect(url.projection)
-        self._producer = Producer(kafka_client.producer_settings(url))
+        self._producer = Producer(kafka_client.producer_settings(url), logger=client_logger())
         settings = kafka_client.projector_settings(url, group)
         self._consumer = Consumer(
-            {**settings, "stats_cb": self._heard, "error_cb": _report, "on_commit": self._heard_commit}
+            {**settings, "stats_cb": self._heard, "error_cb": _report, "on_commit": self._heard_commit},
+            logger=client_logger(),
         )
         self._partitioners = {
             topic: kafka_client.partitioner(count)

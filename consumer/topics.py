@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from ..ledger.client_log import client_logger
 from ..ledger.errors import GuaranteeError, StoreUnavailableError
 from ..ledger.ports import Check
 from ..ledger.positions import Partition, Topic
@@ -64,7 +65,7 @@ class Admin:
     def __init__(self, url: StoreUrl, known_topic_ids: Mapping[Topic, str]) -> None:
         self._url = url
         self._known_topic_ids = known_topic_ids
-        self._admin = AdminClient(kafka_client.admin_settings(url))
+        self._admin = AdminClient(kafka_client.admin_settings(url), logger=client_logger())
 
     async def initialise(
         self, *, partitions: int | None, development: bool, min_compaction_lag_ms: int | None = None
@@ -189,6 +190,8 @@ class Admin:
         except (KafkaException, TimeoutError) as error:
             told = failed if failed is not None and isinstance(error, TimeoutError) else error
             raise kafka_client.unavailable(self._url, str(told)) from told
+        finally:
+            self._admin.poll(0)  # hands over what the client has to say of itself
 
     # -- Redis ---------------------------------------------------------------------------
 

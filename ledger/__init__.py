@@ -65,12 +65,13 @@ if TYPE_CHECKING:
     from .quarantine import QuarantinedDetails, QuarantinedRecord, Standing
     from .replay import ReplayedOperation
     from .resolutions import OpenOperation, ProbeAnswer
-    from .resume_answers import Reconcile, ReportedCall, Resume, UndoneEffect
+    from .resume_answers import Reconcile, ReportedCall, Resume
     from .service import AgentWatermark
     from .session_faces import AgentSession, AsyncAgentSession
     from .speculation import SpeculationReport, SpeculationRow
     from .tool_words import EffectNotExecuted, KeyVoided, StateMoved
     from .undo import Undo, UndoPath
+    from .undone import UndoneEffect
     from .verdicts import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
     from .watermarks import Watermark
 
@@ -91,7 +92,7 @@ _HOMES = {
     "facade": ["AsyncLedger", "Ledger"],
     "contexts": ["Checkpoint", "Compaction"],
     "facts": ["Dropped", "EffectClass", "Outcome"],
-    "resume_answers": ["Reconcile", "ReportedCall", "Resume", "UndoneEffect"],
+    "resume_answers": ["Reconcile", "ReportedCall", "Resume"],
     "verdicts": ["Blocker", "Policy", "Reason", "ReasonKind", "Verdict", "VerdictKind", "WayOn"],
     "operations": ["Operation"],
     "prune_verdicts": ["BranchEffect", "ObligationKind", "OpenObligation", "PruneKind", "PruneVerdict"],
@@ -108,6 +109,7 @@ _HOMES = {
     "plans": ["Plan", "Step"],
     "tool_words": ["EffectNotExecuted", "KeyVoided", "StateMoved"],
     "undo": ["Undo", "UndoPath"],
+    "undone": ["UndoneEffect"],
     "watermarks": ["Watermark"],
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -11,10 +11,9 @@ branch too, writes first and looks at the operation afterwards. An undo does the
 round: it begins first and looks afterwards whose path knows the effect (`reliance.py`). So of a session
 that absorbs and an undo one sees the other. Sessions of the branch that made the effect write nothing:
 no undo waits for them. Nor does a fork: an undo that begins after it sees the path of the new branch.
-
-An operator can adopt an effect as well, by name and bound to the version that was looked at: then it
-stands, whatever becomes of the branch that made it. The word is recorded against the logical operation, so
-it counts also after the branch that it was given for is pruned.
+A session that opens after an undo has looked is not fenced by it, and need not be: that the undo has begun was applied
+before it looked. So whoever asks for the effect waits for its end, a resume and the guard say that it is being undone, or
+that it was, and no further step of a rollback's plan is begun.
 """
 
 from __future__ import annotations
@@ -26,14 +25,8 @@ from typing import Any
 from .attempt_facts import adopted
 from .calls import Call
 from .engine import Engine
-from .errors import (
-    InvalidArgumentError,
-    NotFoundError,
-    OperationBeingUndoneError,
-    StaleProjectionError,
-    moved,
-)
-from .facts import EffectFact, EffectKind, decode_agent, decode_effect
+from .errors import OperationBeingUndoneError, StaleProjectionError
+from .facts import EffectFact, decode_agent, decode_effect
 from .operations import Operation, Status
 from .sessions import SessionState
 from .view import OperationView
@@ -79,14 +72,14 @@ async def secured(session: SessionState, call: Call, view: OperationView) -> boo
     deadline = engine.clock.monotonic() + _patience_s(session, call)
     offset = await session.publish_effect(fact, view.facts)
 
-    operation = await engine.wait_until(view.partition, _applied(engine, fact), deadline=deadline, beyond=offset)
+    operation = await engine.wait_until(view.partition, shows(engine, fact), deadline=deadline, beyond=offset)
     if operation is None:
         raise _unconfirmed(session, call)
     mine = any(a.fact.attempt_id == fact.attempt_id for a in operation.adoptions)
     return mine and operation.status is Status.COMMITTED
 
 
-def _applied(engine: Engine, fact: EffectFact) -> Callable[[], Coroutine[Any, Any, Operation | None]]:
+def shows(engine: Engine, fact: EffectFact) -> Callable[[], Coroutine[Any, Any, Operation | None]]:
     """Looks whether a fact is applied: the operation as it then is."""
 
     async def look() -> Operation | None:
@@ -148,93 +141,6 @@ def _unconfirmed(session: SessionState, call: Call) -> StaleProjectionError:
         next_step="See `fencepost projector lag`; start one with `fencepost projector run`.",
         op_id=call.op_id,
     )
-
-
-async def adopt(
-    engine: Engine, op_id: str, *, agent_id: str, branch_id: str, by: str, evidence: str, version: str
-) -> Operation:
-    """Let a committed effect stand by an operator's word; the operation after it.
-
-    Args:
-        agent_id, branch_id: for whom it stands; a branch that is neither pruned nor closed. Pruning it later
-            takes nothing back: the word is about the operation.
-        version: `Operation.version` as it was seen.
-
-    Raises:
-        NotFoundError: no such operation, agent, or branch.
-        VersionMovedError: it changed since; look again.
-        OperationBeingUndoneError: an undo of it is under way.
-        InvalidArgumentError: it is not committed, so there is nothing to adopt; or the branch is closed.
-        StaleProjectionError: not confirmed in time; look again before anything else.
-    """
-    await _require_branch(engine, agent_id, branch_id)
-    view = await engine.view.operation(op_id)
-    _require_adoptable(view, version)
-    fact = EffectFact(
-        kind=EffectKind.ADOPTED,
-        op_id=op_id,
-        attempt_id=engine.new_id(),
-        agent_id=agent_id,
-        branch_id=branch_id,
-        round=view.operation.round,
-        tool=view.operation.tool,
-        by=by,
-        evidence=evidence,
-        version=version,
-        time_ms=engine.clock.wall_ms(),
-    )
-    offset = await engine.publish_effect(fact, view.facts)
-
-    deadline = engine.clock.monotonic() + engine.limits.apply_s
-    what = f"the adoption of {op_id}"
-    operation = await engine.applied(
-        view.partition, _applied(engine, fact), deadline=deadline, beyond=offset, what=what
-    )
-    told = {(a.fact.agent_id, a.fact.branch_id, a.fact.by) for a in operation.adoptions}
-    if (agent_id, branch_id, by) not in told:
-        raise moved(op_id, version, operation.version)
-    return operation
-
-
-async def _require_branch(engine: Engine, agent_id: str, branch_id: str) -> None:
-    branch = (await engine.view.known_agent(agent_id)).agent.branches.get(branch_id)
-    if branch is None or not branch.begun:
-        raise NotFoundError(
-            f"branch {branch_id} of {agent_id} does not exist.",
-            next_step="List its branches with `fencepost branch list`.",
-            field="branch",
-        )
-    if branch.pruned or branch.forbidden:
-        raise InvalidArgumentError(
-            f"branch: {branch_id} of {agent_id} is {'pruned' if branch.pruned else f'closed ({branch.forbidden})'}; "
-            "nothing can stand for it.",
-            next_step="Adopt it for a branch that goes on (`fencepost branch list`), or undo it.",
-            field="branch",
-        )
-
-
-def _require_adoptable(view: OperationView, version: str) -> None:
-    operation = view.operation
-    if not view.facts and not view.seen.unsafe:
-        raise NotFoundError(
-            f"operation {operation.op_id} is not in this ledger.",
-            next_step="List operations with `fencepost ops list`.",
-            field="op_id",
-        )
-    if operation.version != version:
-        raise moved(operation.op_id, version, operation.version)
-    if operation.status is Status.COMPENSATING:
-        raise OperationBeingUndoneError(
-            f"operation {operation.op_id} is being undone since version {operation.version}.",
-            next_step="Carry that undo to its end, or settle it with `fencepost in-doubt resolve`, before you decide.",
-            op_id=operation.op_id,
-        )
-    if operation.status is not Status.COMMITTED or view.seen.unsafe:
-        raise InvalidArgumentError(
-            f"op_id: {operation.op_id} is {view.seen.unsafe or operation.status.value}; only a committed effect can stand.",
-            next_step="Settle it first with `fencepost in-doubt resolve`.",
-            field="op_id",
-        )
 
 
 async def wait_for_undo(session: SessionState, call: Call, view: OperationView, patience: float) -> None:

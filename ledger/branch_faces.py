@@ -55,6 +55,13 @@ class BranchCalls:
         )
         return self._call(adopting)
 
+    def release_adoption(self, op_id: str, *, by: str, evidence: str, version: str) -> Operation:
+        """Take back what operators adopted by name: then the effect can be undone, unless a branch relies on it.
+
+        Raises NotFoundError if no operator adopted it, VersionMovedError if it changed; see `adopting.release`.
+        """
+        return self._call(self._service.release_adoption(op_id, by=by, evidence=evidence, version=version))
+
     def obligations(self, agent: str | None = None) -> list[OpenObligation]:
         """What pruned branches of one agent, or of all, still ask for, oldest first; looked at now."""
         return self._call(self._service.obligations(agent))
@@ -86,6 +93,10 @@ class AsyncBranchCalls:
             op_id, agent_id=agent, branch_id=branch, by=by, evidence=evidence, version=version
         )
         return await self._call(adopting)
+
+    async def release_adoption(self, op_id: str, *, by: str, evidence: str, version: str) -> Operation:
+        """See `Ledger.release_adoption`."""
+        return await self._call(self._service.release_adoption(op_id, by=by, evidence=evidence, version=version))
 
     async def obligations(self, agent: str | None = None) -> list[OpenObligation]:
         """See `Ledger.obligations`."""

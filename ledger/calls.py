@@ -144,7 +144,8 @@ class EffectOptions:
         self._require_given(given)
         self.require_stable(identity)
         secrets = secrets_of(given, self.secret)
-        shown, content = {**self._shown(identity), **self._shown(content)}, self._shown(content)
+        marks = dict.fromkeys(self.secret, MARK)  # also of what is neither: whoever comes later must know of it
+        shown, content = {**marks, **self._shown(identity), **self._shown(content)}, self._shown(content)
         identity = {n: self._told_apart(n, v) if n in self.secret else v for n, v in identity.items()}
         if key is not None:
             key = secrets.require_absent("key", check_id("key", key, limit=250))

@@ -203,7 +203,8 @@ def _show_effects(out: Output, effects: tuple[BranchEffect, ...]) -> None:
 def adopt(app: App, *, op_id: str, agent_id: str, branch_id: str, by: str, evidence: str, version: str) -> None:
     """Let a committed effect of a pruned branch stand, by an operator's word.
 
-    The word is recorded against the operation: it counts also after the branch it was given for is pruned.
+    The word is recorded against the operation: it counts also after the branch it was given for is pruned, until it
+    is taken back with `fencepost branch release`.
     """
     with app.ledger() as ledger:
         seen = version or ledger.operation(op_id).operation.version
@@ -214,6 +215,36 @@ def adopt(app: App, *, op_id: str, agent_id: str, branch_id: str, by: str, evide
     }  # fmt: skip
     payload = {"schema": "fencepost.adoption.v1", **values}
     app.out.data(payload, lambda: app.out.fields((name.replace("_", " "), v) for name, v in values.items()))
+
+
+@branch.command(
+    examples=(
+        "fencepost branch release mail.send:17 --version 0.57 --by bob --evidence 'the mail went to the wrong person'",
+    ),
+    exits={0: "no operator's word keeps it any more", 2: "it is not committed", 4: "it is being undone",
+           5: "no such operation, or no operator adopted it", 6: "it changed since that version"},
+)  # fmt: skip
+@click.argument("op_id", metavar="OP")
+@click.option("--by", required=True, metavar="WHO", help="Who decides.")
+@click.option("--evidence", required=True, help="Why it need not stand any more.")
+@click.option("--version", default="", help="The version that you looked at; as it is now when not given.")
+@click.pass_obj
+def release(app: App, *, op_id: str, by: str, evidence: str, version: str) -> None:
+    """Take back an operator's adoption: what nobody relies on can be undone, and is an obligation again.
+
+    Branches that rely on the effect are not concerned; see `fencepost ops show` for who does.
+    """
+    with app.ledger() as ledger:
+        before = ledger.operation(op_id).operation
+        seen = version or before.version
+        operation = ledger.release_adoption(op_id, by=by, evidence=evidence, version=seen)
+    released = sorted({a.fact.by for a in before.adoptions if a.fact.by})
+    values = {
+        "op_id": op_id, "status": operation.status.value, "seen_version": seen, "version": operation.version, "by": by,
+    }  # fmt: skip
+    payload = {"schema": "fencepost.adoption-release.v1", **values, "released": released}
+    shown = {**values, "released": ", ".join(released)}
+    app.out.data(payload, lambda: app.out.fields((name.replace("_", " "), v) for name, v in shown.items()))
 
 
 @branch.command(

@@ -174,17 +174,21 @@ class _Asked:
 
     def __call__(self, operation: Operation) -> Any:
         """The probe's answer, or what gives it when awaited."""
+        from .strangers import cause_of  # noqa: PLC0415 - takes its time
+
         try:
             answer: object = self._probe(operation)
-        except Exception as error:
-            raise self._problem(f"failed: {type(error).__name__}: {error}") from error
-        return self._awaited(answer) if isinstance(answer, Awaitable) else self._checked(answer)
+        except Exception as error:  # noqa: BLE001 (a stranger's code may raise anything)
+            raise self._failed(error, operation) from cause_of(error, operation)
+        return self._awaited(answer, operation) if isinstance(answer, Awaitable) else self._checked(answer)
 
-    async def _awaited(self, answer: Awaitable[Any]) -> ProbeAnswer:
+    async def _awaited(self, answer: Awaitable[Any], operation: Operation) -> ProbeAnswer:
+        from .strangers import cause_of  # noqa: PLC0415 - takes its time
+
         try:
             found = await answer
-        except Exception as error:
-            raise self._problem(f"failed: {type(error).__name__}: {error}") from error
+        except Exception as error:  # noqa: BLE001 (a stranger's code may raise anything)
+            raise self._failed(error, operation) from cause_of(error, operation)
         return self._checked(found)
 
     def _checked(self, answer: object) -> ProbeAnswer:
@@ -193,6 +197,11 @@ class _Asked:
         if isinstance(answer, ProbeAnswer):
             return answer
         raise self._problem(f"gave {type(answer).__name__}, not a ProbeAnswer")
+
+    def _failed(self, error: Exception, operation: Operation) -> FencepostError:
+        from .strangers import told_of  # noqa: PLC0415 - takes its time
+
+        return self._problem(f"failed: {told_of(error, operation)}")
 
     def _problem(self, why: str) -> FencepostError:
         self.failed = FencepostError(

@@ -18,6 +18,7 @@ from .cli_app import App
 from .cli_commands import Group, leave
 from .cli_output import Progress, duration
 from .cli_quarantine import quarantine
+from .client_log import client_logger
 from .errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def run(app: App, group: str | None) -> None:
         return
     level = logging.WARNING if app.quiet else logging.INFO
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    client_logger().propagate = app.debug  # it repeats itself many times a second; what matters is in our own lines
     projector_commands(location.scheme).run_projector(location, group=group)
 
 

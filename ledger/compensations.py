@@ -51,7 +51,9 @@ from .operations import Operation, Status, compensation_op_id
 from .planning import runner_of
 from .plans import Plan, Step
 from .resolutions import OpenOperation, ProbeAnswer
+from .secret_values import MARK
 from .sessions import SessionState
+from .strangers import cause_of, said_of, told_of, withholds
 from .tool_words import EffectNotExecuted, StateMoved, says_key_voided
 from .view import OperationView
 
@@ -198,7 +200,7 @@ async def _undo(run: _Run, step: Step) -> Undone:
         await plan_checks.require_cause(run.engine, run.plan)
     begun = await _begin_undo(run, step, view)
     try:
-        claim = await _claim(run, step, begun)
+        claim = await _claim(run, step, begun, secret=withholds(view.operation))
     except FencedError as fenced:
         raise _taken_over(step) from fenced
     result = await _run_inverse(run, step, claim, begun) if claim.owned else _recorded(claim)
@@ -268,9 +270,9 @@ async def _begin_undo(run: _Run, step: Step, view: OperationView) -> EffectFact:
     return fact
 
 
-async def _claim(run: _Run, step: Step, begun: EffectFact) -> Claim:
+async def _claim(run: _Run, step: Step, begun: EffectFact, *, secret: bool) -> Claim:
     """Steps 5 and 6; an inverse that is in doubt is asked for, where it has a probe."""
-    call = _call(run, step)
+    call = _call(run, step, secret=secret)
     view = await run.engine.view.operation(call.op_id)
     if view.operation.status is Status.FREE and not view.seen.unsafe:  # what was claimed may have run: too late to look
         await _require_nobody_relies(run, step, begun)
@@ -304,8 +306,12 @@ async def _require_nobody_relies(run: _Run, step: Step, begun: EffectFact) -> No
         )
 
 
-def _call(run: _Run, step: Step) -> Call:
-    """The compensation: an operation of its own, which nothing but this manifest can be claimed for."""
+def _call(run: _Run, step: Step, *, secret: bool) -> Call:
+    """The compensation: an operation of its own, which nothing but this manifest can be claimed for.
+
+    Args:
+        secret: an argument of what it undoes is; the compensation's own arguments say so as well.
+    """
     manifest = step.manifest
     known = run.compensators.get(manifest.action.name)
     longest = known.longest_run_s if known else None
@@ -315,7 +321,7 @@ def _call(run: _Run, step: Step) -> Call:
         tool=manifest.action.name,
         effect_class=EffectClass.IRREVERSIBLE,
         identity_digest=digest(canonical(identity)),
-        arguments=canonical({**identity, "payload": manifest.action.payload}),
+        arguments=canonical({**identity, "payload": manifest.action.payload} | ({"secret": MARK} if secret else {})),
         resource=manifest.resource,
         deadline_s=run.engine.limits.deadline_s,
         wait_s=run.engine.limits.wait_s,
@@ -335,10 +341,11 @@ async def _run_inverse(run: _Run, step: Step, claim: Claim, begun: EffectFact) -
     try:
         async with asyncio.timeout(run.engine.limits.apply_s):
             now = await run.compensators.hash_of(operation, manifest)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (a stranger's code may raise anything)
         await _give_up(run, step, claim, begun, "the state's hash could not be read")
-        why = f"the state's hash could not be read ({type(error).__name__}: {error})"
-        raise run.blocked(step, STATE_UNREADABLE, why, "Correct what reads it, then go on with the plan.") from error
+        why = f"the state's hash could not be read ({told_of(error, operation)})"
+        problem = run.blocked(step, STATE_UNREADABLE, why, "Correct what reads it, then go on with the plan.")
+        raise problem from cause_of(error, operation)
     if manifest.verify(now) is ManifestVerdict.BLOCKED_CONCURRENT_MUTATION:
         await _give_up(run, step, claim, begun, "the state was changed since")
         raise _overwritten(run, step)
@@ -353,21 +360,23 @@ async def _run_inverse(run: _Run, step: Step, claim: Claim, begun: EffectFact) -
     try:
         value = await run.compensators.call(known.function, *args, **named)
     except StateMoved as error:
-        await _give_up(run, step, claim, begun, str(error) or "the state was changed since")
-        raise _overwritten(run, step) from error
+        await _give_up(run, step, claim, begun, said_of(error, operation, "the state was changed since"))
+        raise _overwritten(run, step) from cause_of(error, operation)
     except EffectNotExecuted as error:
-        await _give_up(run, step, claim, begun, str(error), key_voided=says_key_voided(error))
-        why = f"{manifest.action.name} says that nothing was done ({error})"
-        raise run.blocked(step, NOT_EXECUTED, why, "Remove the cause, then go on with the plan.") from error
-    except Exception as error:
-        await settling.doubt(claim, f"{type(error).__name__}: {error}"[:500])
+        said = said_of(error, operation, "it does not say why")
+        await _give_up(run, step, claim, begun, said, key_voided=says_key_voided(error))
+        why = f"{manifest.action.name} says that nothing was done ({said})"
+        problem = run.blocked(step, NOT_EXECUTED, why, "Remove the cause, then go on with the plan.")
+        raise problem from cause_of(error, operation)
+    except Exception as error:  # noqa: BLE001 (a stranger's code may raise anything)
+        said = told_of(error, operation)
+        await settling.doubt(claim, said)
         raise OperationInDoubtError(
-            f"the inverse of {step.op_id} ({claim.call.op_id}) is in doubt: {type(error).__name__}: {error}. It may or "
-            "may not have run.",
+            f"the inverse of {step.op_id} ({claim.call.op_id}) is in doubt: {said}. It may or may not have run.",
             next_step="Find out outside, settle it with a probe or `fencepost in-doubt resolve`, then go on with the plan.",
             op_id=claim.call.op_id,
             done=[one.op_id for one in run.done],
-        ) from error
+        ) from cause_of(error, operation)
     await settling.commit(claim, value)
     claim.returned()
     return value

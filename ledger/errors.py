@@ -197,6 +197,15 @@ class VersionMovedError(ConflictError):
     """The operation changed since it was looked at. Fields: `op_id`, `seen`, `current`."""
 
 
+def not_in_ledger(op_id: str) -> NotFoundError:
+    """The error for an operation that the ledger has never seen."""
+    return NotFoundError(
+        f"operation {op_id} is not in this ledger.",
+        next_step="List operations with `fencepost ops list`.",
+        field="op_id",
+    )
+
+
 def moved(op_id: str, seen: str, current: str) -> VersionMovedError:
     """The error for an operation that is not any more what somebody looked at, or made a plan for."""
     return VersionMovedError(

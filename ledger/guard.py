@@ -6,13 +6,15 @@ reads comes here. The table of DESIGN section 5, first that holds:
     0. the watermark is of another ledger, ahead of this one, or not the one that the restored
        state carries; the agent's own log cannot be trusted; the branch is closed, or the
        checkpoint is not on its path: refuse
-    1. every unknown effect is one of which a repeat does no harm, or there is none: PROCEED
+    1. every unknown effect is one of which a repeat does no harm, or there is none: PROCEED, unless 4
     2. an unknown effect is in doubt, still owned, or unsafe: refuse
     3. the watermark is unreadable, or none is registered: refuse
-    4. policy GATED: PROCEED_GATED; but a call outside the ledger cannot be absorbed, and effects
+    4. an effect that the checkpoint has as done was undone since, and the restored state does not name the
+       undoing: refuse, under both policies, for nobody would do it again
+    5. policy GATED: PROCEED_GATED; but a call outside the ledger cannot be absorbed, and effects
        that one decision cannot name cannot be held: refuse
-    5. policy STRICT, and every one has a sealed, admissible manifest: COMPENSATE_FIRST, with the plan
-    6. policy STRICT: refuse, naming each and the ways on
+    6. policy STRICT, and every one has a sealed, admissible manifest: COMPENSATE_FIRST, with the plan
+    7. policy STRICT: refuse, naming each and the ways on
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from .lineage import ROOT, Agent, abandons, descendants, on_path
 from .manifests import ManifestVerdict
 from .operations import Operation, Status, skips_confirmation
 from .plans import Plan, Step, ordered
-from .positions import NOWHERE, Position
+from .positions import Position
 from .reliance import Branches, Witness, step_now
+from .undone import Knowledge, being_undone_reasons, undone_reasons
 from .verdicts import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
 from .watermarks import Point, Watermark
 
@@ -57,8 +60,10 @@ class Evidence:
     Attributes:
         mark: the registered watermark; None if it is unreadable or nothing is registered.
         claimed: the watermark that the caller found in the state to be restored, if any.
+        restored: the text of that state; "" where it is not given.
         restored_problem: what is wrong with the token in that state ("" if nothing).
         registered: whether the checkpoint is registered at all.
+        elsewhere: operations that sessions of the agent absorbed, and no attempt of the agent is at.
         absorbed: (op_id, round) → the places (epoch, seq) where sessions of the agent absorbed it.
         open_at: epoch → operations that were open where the checkpoint's path leaves that session: what the
             session wrote of them is not known to the checkpoint.
@@ -74,14 +79,15 @@ class Evidence:
     checkpoint_id: str
     mark: Watermark | None
     claimed: Watermark | None = None
+    restored: str = ""
     restored_problem: str = ""
     registered: bool = True
     operations: Sequence[SeenOperation] = ()
+    elsewhere: Sequence[SeenOperation] = ()
     absorbed: Mapping[tuple[str, int], Sequence[Point]] = field(default_factory=dict)
     open_at: Mapping[Position, Collection[str]] = field(default_factory=dict)
     calls: Sequence[AgentFact] = ()
     written: Mapping[Position, int] = field(default_factory=dict)
-    unsafe_keys: Sequence[str] = ()
     state_hashes: Mapping[str, str] = field(default_factory=dict)
     others: Sequence[Witness] = ()
 
@@ -93,15 +99,16 @@ def decide(evidence: Evidence, policy: Policy) -> Verdict:  # noqa: PLR0911 (one
     unknown = unknown_effects(evidence)
     crossed = [_blocker(evidence.agent, s) for s in unknown if _blocks(evidence, s)]
     outside = [_call_reason(c) for c in unknown_calls(evidence) if not is_harmless(c)]
-    if not crossed and not outside:
+    undone = _undone_reasons(evidence)
+    if not crossed and not outside and not undone:
         return _verdict(evidence, policy, VerdictKind.PROCEED)
     unreadable = [_unreadable(evidence)] if evidence.mark is None else []
     if reasons := [r for seen in unknown if (r := _open_reason(evidence, seen)) is not None]:
-        return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=[*unreadable, *reasons])
+        return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=[*unreadable, *reasons, *undone])
     in_the_way = [seen for seen in unknown if _blocks(evidence, seen)]
-    if unreadable:
-        named = [_effect_reason(evidence, seen, unknown) for seen in in_the_way]
-        return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=[*unreadable, *named, *outside])
+    if against := unreadable or undone:
+        effects = [_effect_reason(evidence, seen, unknown) for seen in in_the_way]
+        return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=[*against, *effects, *outside])
     if policy is Policy.GATED:  # a call outside the ledger has no op id by which a repeat could be absorbed
         if against := outside or _beyond_record(crossed):
             return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=against)
@@ -223,7 +230,8 @@ def effect_reasons(evidence: Evidence) -> list[Reason]:
     """A reason for each effect, and each call outside the ledger, that the checkpoint does not know and must."""
     unknown = unknown_effects(evidence)
     found = [_open_reason(evidence, s) or _effect_reason(evidence, s, unknown) for s in unknown if _blocks(evidence, s)]
-    return [*found, *(_call_reason(c) for c in unknown_calls(evidence) if not is_harmless(c))]
+    outside = (_call_reason(c) for c in unknown_calls(evidence) if not is_harmless(c))
+    return [*found, *_others_undoings(evidence), *outside]
 
 
 def unknown_effects(evidence: Evidence) -> list[SeenOperation]:
@@ -240,14 +248,7 @@ def unknown_effects(evidence: Evidence) -> list[SeenOperation]:
         for s in evidence.operations
         if _stray(evidence, s) or (_is_effect(evidence, s) and not _known(evidence, s, path))
     ]
-    return sorted(found, key=_done_at)
-
-
-def _done_at(seen: SeenOperation) -> tuple[Position, int, str]:
-    """(epoch, seq): positions of different partitions say nothing about the order."""
-    operation = seen.operation
-    fact = operation.settled or (operation.owner.intent if operation.owner else operation.first)
-    return (fact.epoch, fact.seq, operation.op_id) if fact else (NOWHERE, 0, operation.op_id)
+    return sorted(found, key=lambda seen: seen.operation.done_at)
 
 
 def _path(evidence: Evidence) -> Mapping[Position, int]:
@@ -343,8 +344,6 @@ def _agent_reasons(evidence: Evidence) -> Iterable[Reason]:
     agent = evidence.agent
     if agent.unsafe:
         yield Reason(ReasonKind.AGENT_UNSAFE, f"the agent's log holds {agent.unsafe}")
-    for key in evidence.unsafe_keys:
-        yield Reason(ReasonKind.AGENT_UNSAFE, f"a record under {key} was set aside")
     branch = agent.branches.get(evidence.branch_id)
     if branch is None:
         text = f"branch {evidence.branch_id} does not exist"
@@ -401,7 +400,9 @@ def _effect_reason(evidence: Evidence, seen: SeenOperation, unknown: Sequence[Se
     if blocker.effect_class is not EffectClass.IDEMPOTENT:
         return Reason(ReasonKind.EFFECT_NOT_KNOWN, text, blocker)
     resource = _resource(seen)
-    later = [s.operation.op_id for s in unknown if resource == _resource(s) and _done_at(s) > _done_at(seen)]
+    later = [
+        s.operation.op_id for s in unknown if resource == _resource(s) and s.operation.done_at > seen.operation.done_at
+    ]
     over = f" over {', '.join(later[:5])}" if resource and later else ""
     where = f" on {resource}" if resource else ""
     return Reason(
@@ -433,6 +434,19 @@ def _call_reason(call: AgentFact) -> Reason:
     return Reason(ReasonKind.CALL_OUTSIDE_LEDGER, text, blocker)
 
 
+def _undone_reasons(evidence: Evidence) -> list[Reason]:
+    known = Knowledge(evidence.agent, _path(evidence), evidence.absorbed, evidence.open_at)
+    seen = {s.operation.op_id: s.operation for s in (*evidence.operations, *evidence.elsewhere)}
+    return [*_others_undoings(evidence), *undone_reasons(seen.values(), known, evidence.restored)]
+
+
+def _others_undoings(evidence: Evidence) -> list[Reason]:
+    """A reason for each effect of others that the agent absorbed, and that is being undone; its own are unknown effects."""
+    known = Knowledge(evidence.agent, _path(evidence), evidence.absorbed, evidence.open_at)
+    others = (s for s in (*evidence.operations, *evidence.elsewhere) if not _is_effect(evidence, s))
+    return being_undone_reasons((s.operation for s in others), known)
+
+
 _UNSETTLED = {
     ReasonKind.EFFECT_IN_DOUBT, ReasonKind.EFFECT_OWNED, ReasonKind.EFFECT_UNSAFE, ReasonKind.EFFECT_BEING_UNDONE,
 }  # fmt: skip
@@ -445,7 +459,11 @@ def _ways_on(kind: VerdictKind, reasons: Sequence[Reason]) -> tuple[WayOn, ...]:
     if kind is not VerdictKind.REFUSE:
         return ()
     kinds = {reason.kind for reason in reasons}
+    if kinds == {ReasonKind.EFFECT_UNDONE}:
+        return (WayOn.NAME_UNDONE, WayOn.OPERATOR)
     ways = [WayOn.SETTLE] if kinds & _UNSETTLED else []
+    if ReasonKind.EFFECT_UNDONE in kinds:
+        ways.append(WayOn.NAME_UNDONE)
     if kinds & _DONE:
         ways.append(WayOn.COMPENSATE)
     return (*ways, WayOn.REPLAY_FORWARD, WayOn.OPERATOR)

@@ -13,7 +13,7 @@ one ordered pass over it. The rules, as `_take` applies them:
     IN_DOUBT   by the owner: the effect may or may not have happened.
     RESOLVED   counts if it names the version of the op that it stands on.
     ADOPTED    somebody beside the branch that committed it relies on the effect; one that names a
-               version (an operator's) counts on that only.
+               version (an operator's) counts on that only, and may release what operators adopted before.
     COMPENSATING  an undo begins, if the op is committed and at the version that it names: whoever
                relied on the effect before that stands in its way, and nobody can afterwards. Another
                run of the same plan takes over in the same way: what the former run withdraws is nothing.
@@ -32,6 +32,7 @@ from collections.abc import Callable
 from .facts import EffectFact, EffectKind, Outcome, decode_effect
 from .history import History
 from .operations import (
+    RELEASED,
     VOIDED,
     Adoption,
     Anomaly,
@@ -274,12 +275,14 @@ def _vacate(op: Operation, position: Position) -> None:
 def _adopted(op: Operation, position: Position, fact: EffectFact) -> None:
     """The version moves: an undo that was planned without knowing of it must not begin.
 
-    An operator's names the version that he looked at, and counts on no other.
+    An operator's names the version that he looked at, and counts on no other. So does the word that takes it back.
     """
     known = {(a.fact.agent_id, a.fact.branch_id, a.fact.by) for a in op.adoptions}
     if op.status is not Status.COMMITTED or fact.round != op.round or fact.version not in {"", op.version}:
         return
-    if (fact.agent_id, fact.branch_id, fact.by) not in known:
+    if fact.reason == RELEASED and fact.by:
+        op.adoptions, op.version = [a for a in op.adoptions if not a.fact.by], str(position)
+    elif (fact.agent_id, fact.branch_id, fact.by) not in known:
         op.adoptions.append(Adoption(position, fact))
         op.version = str(position)
 

@@ -12,6 +12,9 @@ from .positions import NOWHERE, Position
 VOIDED = "the idempotency key is void"
 """Reason of an ABSENT by a probe that voided the key at the provider, and of a FAILED because the provider refuses it."""
 
+RELEASED = "released"
+"""Reason of an ADOPTED by which an operator takes back what operators have adopted by name."""
+
 
 class Status(StrEnum):
     """Where an operation stands by its facts alone."""
@@ -178,6 +181,16 @@ class Operation:
         """(agent_id, branch_id) of the branch that made the effect of this round; empty while nobody has."""
         fact = self.done_by
         return (fact.agent_id, fact.branch_id) if fact else ("", "")
+
+    @property
+    def done_at(self) -> tuple[Position, int, str]:
+        """(epoch, seq, op_id) of what settled it, or of what began it: positions of different partitions tell no order.
+
+        A resolution has no place, so what it settled stands where it was begun.
+        """
+        fact = self.settled if self.settled is not None and self.settled.seq else None
+        fact = fact or (self.owner.intent if self.owner else self.settled or self.first)
+        return (fact.epoch, fact.seq, self.op_id) if fact else (NOWHERE, 0, self.op_id)
 
     @property
     def stands(self) -> bool:

@@ -121,14 +121,7 @@ async def plan_operations(engine: Engine, op_ids: Sequence[str]) -> Plan:
             field="op_ids",
         )
     places = {view.operation.done_by_branch for view in views}
-    agents = {agent for agent, _ in places}
-    if len(agents) != 1:
-        raise InvalidArgumentError(
-            f"op_ids: they were done by {', '.join(sorted(agents))}; whose came first cannot be told.",
-            next_step="Make a plan for each agent.",
-            field="op_ids",
-        )
-    agent = (await engine.view.agent(next(iter(agents)))).agent
+    agent = (await engine.view.agent(_one_agent(views))).agent
     witnesses = await witnesses_of(engine, agent, [view.operation for view in views])
     steps = {view.operation.op_id: _step(view, witnesses) for view in views}
     return Plan(
@@ -138,6 +131,35 @@ async def plan_operations(engine: Engine, op_ids: Sequence[str]) -> Plan:
         cause="operation",
         steps=ordered([view.operation for view in views], steps),
     )
+
+
+_TOLD = 3
+"""How many operations of an agent an error spells out."""
+
+
+def _one_agent(views: Sequence[OperationView]) -> str:
+    """The agent that did these operations. Raises ManifestError for one that nobody did, InvalidArgumentError for several."""
+    done: dict[str, list[str]] = {}
+    for view in views:
+        agent_id, _ = view.operation.done_by_branch
+        if not agent_id:
+            _step(view, ())  # raises: nothing of it stands
+        done.setdefault(agent_id, []).append(view.operation.op_id)
+    if len(done) == 1:
+        return next(iter(done))
+    told = "; ".join(f"{agent_id} did {_listed(op_ids)}" for agent_id, op_ids in sorted(done.items()))
+    raise InvalidArgumentError(
+        f"op_ids: they were done by {len(done)} agents, and in which order cannot be told: {told}.",
+        next_step="Make a plan for each agent (`fencepost compensate plan --op …`), have each approved, and carry that "
+        "one out first whose effects rest on the other's.",
+        field="op_ids",
+        agents=done,
+    )
+
+
+def _listed(op_ids: Sequence[str]) -> str:
+    more = f" and {len(op_ids) - _TOLD} more" if len(op_ids) > _TOLD else ""
+    return f"{', '.join(op_ids[:_TOLD])}{more}"
 
 
 async def _settled_views(engine: Engine, op_ids: Sequence[str]) -> list[OperationView]:

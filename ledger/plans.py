@@ -18,7 +18,6 @@ import rfc8785
 from .errors import InvalidArgumentError, LossNotAcceptedError, ManifestError
 from .manifests import Manifest, ManifestVerdict, from_dict, read
 from .operations import Operation, Status
-from .positions import NOWHERE, Position
 
 SCHEMA = "fencepost.plan.v1"
 
@@ -298,7 +297,7 @@ def ordered(operations: Iterable[Operation], steps: Mapping[str, Step]) -> tuple
 
     Raises ManifestError when two depend on each other.
     """
-    by_commit = sorted((o for o in operations if o.op_id in steps), key=_committed_at, reverse=True)
+    by_commit = sorted((o for o in operations if o.op_id in steps), key=lambda o: o.done_at, reverse=True)
     left = [steps[o.op_id] for o in by_commit]
     done: list[Step] = []
     while left:
@@ -313,13 +312,6 @@ def ordered(operations: Iterable[Operation], steps: Mapping[str, Step]) -> tuple
         done.append(free[0])
         left.remove(free[0])
     return tuple(done)
-
-
-def _committed_at(operation: Operation) -> tuple[Position, int, str]:
-    fact = operation.settled
-    if (fact is None or fact.seq == 0) and operation.owner:  # settled by a resolution, which has no place
-        fact = operation.owner.intent
-    return (fact.epoch, fact.seq, operation.op_id) if fact else (NOWHERE, 0, operation.op_id)
 
 
 def _depends(dependent: Step, step: Step) -> bool:

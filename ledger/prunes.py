@@ -31,7 +31,7 @@ from .guard import SeenOperation
 from .lineage import Agent, Branch
 from .operations import Attempt, AttemptState, Operation, Status, skips_confirmation
 from .plans import Plan, Step, ordered, step_of
-from .positions import NOWHERE, Position
+from .positions import Position
 from .prune_verdicts import BranchEffect, PruneKind, PruneVerdict
 from .reliance import Witness, relied_on_by
 from .watermarks import Point
@@ -77,7 +77,7 @@ def examine(evidence: PruneEvidence) -> PruneVerdict:
     found: dict[Fate, list[BranchEffect]] = {fate: [] for fate in Fate}
     steps: dict[str, Step] = {}
     undone: list[Operation] = []
-    for seen in sorted(evidence.operations, key=lambda s: _place(s.operation)):
+    for seen in sorted(evidence.operations, key=lambda s: s.operation.done_at):
         for fate, effect, step in _fates(evidence, seen):
             found[fate].append(effect)
             if step is not None:
@@ -238,12 +238,6 @@ def _effect(
         why=why,
         time_ms=told.time_ms if told else 0,
     )
-
-
-def _place(operation: Operation) -> tuple[Position, int, str]:
-    """(epoch, seq): positions of different partitions say nothing about the order."""
-    fact = operation.settled or (operation.owner.intent if operation.owner else operation.first)
-    return (fact.epoch, fact.seq, operation.op_id) if fact else (NOWHERE, 0, operation.op_id)
 
 
 def _unreadable_agent(agent: Agent) -> BranchEffect:

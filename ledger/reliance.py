@@ -4,7 +4,7 @@ One rule for all who ask: prunes, rollbacks, and plans of compensations. A branc
 it stands and its path knows a place where the effect was settled, adopted, or absorbed: it was told that
 it happened, or was forked or resumed from where somebody had been told. A branch that went back over
 that place does not rely on it any more, nor does one that was pruned or abandoned. What an operator
-adopted by name stands for good.
+adopted by name stands until an operator releases it.
 
 The branch that made the effect is never counted, nor are branches that go away with what asks. Of
 another agent whose log is not at hand each adoption counts as it was written.

@@ -24,16 +24,17 @@ from .engine import Engine
 from .errors import (
     InvalidArgumentError,
     ManifestError,
-    NotFoundError,
     RefusedError,
     StaleProjectionError,
     moved,
+    not_in_ledger,
 )
 from .facts import EffectFact, EffectKind, Outcome, ResultForm
 from .identity import digest
 from .manifests import Manifest, read
 from .operations import VOIDED, Operation, Resolution, Status
 from .settling import encode_result
+from .strangers import cause_of, told_of
 from .undo import plain_payload
 from .view import OperationView, age_s
 
@@ -280,11 +281,7 @@ _ALLOWED = {
 def _require_resolvable(view: OperationView, outcome: Outcome, version: str) -> None:
     operation = view.operation
     if not view.facts and not view.seen.unsafe:
-        raise NotFoundError(
-            f"operation {operation.op_id} is not in this ledger.",
-            next_step="List operations with `fencepost ops list`.",
-            field="op_id",
-        )
+        raise not_in_ledger(operation.op_id)
     if operation.version != version:
         raise moved(operation.op_id, version, operation.version)
     plain = operation.status in {Status.FREE, Status.COMMITTED} and outcome is not Outcome.COMPENSATED
@@ -323,12 +320,12 @@ async def _asked(operation: Operation, ask: Callable[[Operation], ProbeAnswer]) 
         answer: object = await asyncio.to_thread(ask, operation)
         if inspect.isawaitable(answer):
             answer = await answer
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (a stranger's code may raise anything)
         raise InvalidArgumentError(
-            f"probe: that of {operation.tool} failed ({type(error).__name__}: {error}).",
+            f"probe: that of {operation.tool} failed ({told_of(error, operation)}).",
             next_step="Correct the probe; nothing was recorded.",
             field="probe",
-        ) from error
+        ) from cause_of(error, operation)
     if not isinstance(answer, ProbeAnswer):
         raise InvalidArgumentError(
             f"probe: that of {operation.tool} answered {type(answer).__name__}, not a ProbeAnswer.",

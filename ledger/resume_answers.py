@@ -11,32 +11,11 @@ from .errors import SummaryReconciliationError
 from .facts import EffectClass
 from .positions import Position
 from .replay import ReplayedOperation
+from .undone import UndoneEffect
 from .verdicts import Reason
 
 _TOLD = 5
 """How many names an error message spells out; the answer has them all."""
-
-
-@dataclass(frozen=True, slots=True)
-class UndoneEffect:
-    """An effect that the checkpoint knows as done, and that was undone.
-
-    Attributes:
-        undo_op_id: names the undoing; a summary that knows of it names it verbatim.
-        by: who undid it, or said that it was.
-    """
-
-    op_id: str
-    tool: str
-    round: int
-    undo_op_id: str
-    by: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "op_id": self.op_id, "tool": self.tool, "round": self.round, "undo_op_id": self.undo_op_id, "by": self.by,
-        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

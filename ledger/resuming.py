@@ -21,13 +21,16 @@ from .compaction_rules import text_digest
 from .dependencies import DependencyItem, dependencies
 from .engine import Engine
 from .errors import InvalidArgumentError
-from .guard import Evidence, SeenOperation
+from .facts import AgentFact
+from .gathering import gather, those_of_the_ledger
+from .guard import SeenOperation
 from .identity import check_id
 from .operations import Status
 from .resume_answers import Reconcile, Resume
 from .resumption import Found, Question, decide, unheld
 from .rollbacks import UNDER_WAY_S
 from .sessions import require_generation
+from .strangers import told, told_of
 from .verdicts import ReasonKind
 from .view import age_s
 
@@ -101,7 +104,8 @@ async def resume(
         await asyncio.sleep(_LOOK_AGAIN_S)
     if resolve is None or not (open_ := await asyncio.to_thread(unheld, found, asked)):
         return answer
-    held, unanswered = await _asked(open_, resolve)
+    operations = {seen.operation.op_id: seen for seen in (*found.others, *found.evidence.operations)}
+    held, unanswered = await _asked(open_, resolve, operations)
     found = replace(found, unanswered=unanswered)
     return await asyncio.to_thread(decide, found, replace(asked, held={**asked.held, **held}))
 
@@ -117,41 +121,21 @@ def _passing(found: Found, answer: Resume | Reconcile) -> bool:
 
 async def _gather(engine: Engine, agent_id: str, asked: Question) -> Found:
     view = await engine.view.known_agent(agent_id)
-    mine, absorbed, reported = await asyncio.gather(
-        engine.view.agent_operations(agent_id), engine.view.absorbed(agent_id), engine.view.reported(agent_id)
-    )
-    operations = {one.operation.op_id: one.seen for one in mine}
-    elsewhere = sorted({op_id for op_id, _ in absorbed} - set(operations))
-    operations |= await _read(engine, elsewhere)
-    others = await _read(engine, [d.reference for d in asked.depends_on if d.reference not in operations])
-    registered = view.checkpoints.get(asked.checkpoint_id)
-    mark = registered.mark if registered else None
-    written = {}
-    if mark and (session := view.agent.by_epoch(mark.epoch)) is not None:
-        written[mark.epoch] = await engine.view.written(session, view.checkpoint_facts)
-    evidence = Evidence(
-        engine.ledger_id,
-        view.agent,
-        registered.branch_id if registered else "main",
-        asked.checkpoint_id,
-        mark,
-        registered=registered is not None,
-        operations=list(operations.values()),
-        absorbed=absorbed,
-        open_at=view.context.open_at(mark.point, registered) if mark else {},
-        calls=[one.call for one in reported],  # who goes on must know of them, acknowledged or not
-        written=written,
-    )
+
+    async def calls(agent_id: str) -> list[AgentFact]:  # who goes on must know of them, acknowledged or not
+        return [one.call for one in await engine.view.reported(agent_id)]
+
+    evidence = await gather(engine, view, asked.checkpoint_id, calls=calls)
+    evidence = replace(evidence, operations=[*evidence.operations, *evidence.elsewhere], elsewhere=())
+    known = {seen.operation.op_id for seen in evidence.operations}
+    wanted = [dependency.reference for dependency in asked.depends_on if dependency.reference not in known]
+    others = await those_of_the_ledger(engine, wanted)
     return Found(evidence, view.context, list(others.values()), age_s=age_s(view.header))
 
 
-async def _read(engine: Engine, references: Iterable[str]) -> dict[str, SeenOperation]:
-    """Those of these references that are operations of the ledger."""
-    views = await asyncio.gather(*(engine.view.operation(name) for name in references if not name.startswith("~")))
-    return {one.operation.op_id: one.seen for one in views if one.facts or one.seen.unsafe}
-
-
-async def _asked(references: Iterable[str], resolve: Resolver) -> tuple[dict[str, str | bytes], dict[str, str]]:
+async def _asked(
+    references: Iterable[str], resolve: Resolver, operations: Mapping[str, SeenOperation]
+) -> tuple[dict[str, str | bytes], dict[str, str]]:
     """(reference → text, reference → why there is none), from the caller's resolver, in a thread of its own."""
     held: dict[str, str | bytes] = {}
     why: dict[str, str] = {}
@@ -161,7 +145,9 @@ async def _asked(references: Iterable[str], resolve: Resolver) -> tuple[dict[str
             if inspect.isawaitable(answer):
                 answer = await answer
         except Exception as error:  # noqa: BLE001 (a resolver may raise anything; then there is no text)
-            why[reference] = f"the resolver failed: {type(error).__name__}: {error}"[:300]
+            seen = operations.get(reference)
+            said = told(error) if seen is None else told_of(error, seen.operation)
+            why[reference] = f"the resolver failed: {said}"[:300]
             continue
         if isinstance(answer, (str, bytes)):
             held[reference] = answer

@@ -2,8 +2,8 @@
 
 `decide` answers `Resume` only if nothing of this holds; each that holds is a reason to reconcile:
     1. the checkpoint is not registered, does not count, was left behind, or its watermark cannot be used
-    2. the summary is of another generation than the checkpoint, by its number or by its text; its token
-       is damaged, or stands beside the checkpoint's path
+    2. the summary is of another generation than the checkpoint, by its number, by its text, or by the token
+       that it carries (`summary_tokens.py`); a token in the restored text is damaged, or not known to the checkpoint
     3. the agent did something after the checkpoint, which the checkpoint therefore does not know
     4. once a context was compacted: an effect on the checkpoint's path is not named verbatim, in the
        summary or the state; where no summary is given, in what its compaction found to be named;
@@ -27,11 +27,13 @@ from .errors import WatermarkMangledError
 from .facts import AgentFact, Dropped
 from .guard import Evidence, SeenOperation, checkpoint_reasons, effect_reasons, is_harmless, unknown_calls
 from .lineage import ROOT
-from .operations import Operation, Status, compensation_op_id
+from .operations import Operation, Status
 from .positions import Position
 from .replay import ReplayedOperation, replay_forward, told_at
-from .resume_answers import Reconcile, ReportedCall, Resume, UndoneEffect
+from .resume_answers import Reconcile, ReportedCall, Resume
 from .summaries import named
+from .summary_tokens import token_reason
+from .undone import Knowledge, UndoneEffect, undone_since
 from .verdicts import Blocker, Reason, ReasonKind
 from .watermarks import Point, Watermark
 
@@ -161,22 +163,35 @@ class _Decision:
         if self.checkpoint is not None and given != self.generation:
             kind = ReasonKind.SUMMARY_OLDER if given < self.generation else ReasonKind.SUMMARY_NEWER
             yield Reason(kind, f"the summary is of generation {given}, the checkpoint of {self.generation}")
-        yield from self._text_reasons()
-        yield from self._token_reasons()
+        told = [*self._text_reasons(), *self._own_token_reasons()]
+        yield from told
+        yield from (reason for reason in self._token_reasons() if reason.kind not in {one.kind for one in told})
+
+    def _own_token_reasons(self) -> Iterator[Reason]:
+        """What the summary's own token says, unless its number has said so already."""
+        if not self.question.summary or not self.generation or not self.compactions:
+            return
+        compaction = max(self.compactions, key=lambda c: c.point)
+        reason = token_reason(self.question.summary, compaction, self.found.context.compactions, self.path)
+        given = self.question.summary_generation
+        known = {ReasonKind.SUMMARY_OLDER: given < self.generation, ReasonKind.SUMMARY_NEWER: given > self.generation}
+        if reason is not None and not known.get(reason.kind, False):
+            yield reason
 
     def _text_reasons(self) -> Iterator[Reason]:
         """The same text may have been recorded as another generation's, or on another path under the same number."""
         if not self.question.summary:
             return
-        digest = text_digest(self.question.summary, "summary")
-        recorded = [c for c in self.found.context.compactions if c.summary_digest == digest]
+        digest, context = text_digest(self.question.summary, "summary"), self.found.context
+        recorded = [c for c in (*context.refused, *context.compactions) if c.summary_digest == digest]
         if recorded and not any(c.generation == self.generation for c in recorded if c in self.compactions):
             other = recorded[-1]
             text = (
                 f"the summary is the one that was recorded as generation {other.generation} of branch "
                 f"{other.branch_id} at {other.position}, not the checkpoint's"
             )
-            yield Reason(ReasonKind.SUMMARY_OF_ANOTHER_GENERATION, text)
+            why = f"; it does not count: {other.rejected}" if other.rejected else ""
+            yield Reason(ReasonKind.SUMMARY_OF_ANOTHER_GENERATION, f"{text}{why}")
 
     def _token_reasons(self) -> Iterator[Reason]:
         if not self.question.text or self.mark is None:
@@ -235,32 +250,12 @@ class _Decision:
         return names
 
     def _undone(self) -> list[UndoneEffect]:
-        found = [one for seen in self.evidence.operations for one in self._undone_rounds(seen.operation)]
+        shown = self.evidence
+        known = Knowledge(self.agent, self.path, shown.absorbed, shown.open_at)
+        every = (undone_since(seen.operation, known, begun=True) for seen in shown.operations)
+        found = [one for one in every if one is not None]
         names = self._named([one.undo_op_id for one in found])
         return [one for one in found if one.undo_op_id not in names]
-
-    def _undone_rounds(self, operation: Operation) -> Iterator[UndoneEffect]:
-        """The newest round that the checkpoint knows, if it is over: who knows a later one knows of the end."""
-        for number in range(operation.round, 0, -1):
-            if not self._knows_round(operation, number):
-                continue
-            if number < operation.round and not operation.harmless:
-                ended = operation.compensations[number - 1]
-                undo = compensation_op_id(operation.op_id, number)
-                yield UndoneEffect(operation.op_id, operation.tool, number, undo, ended.by)
-            return
-
-    def _knows_round(self, operation: Operation, number: int) -> bool:
-        facts = [
-            fact
-            for attempt in operation.attempts.values()
-            if attempt.owned and attempt.intent.round == number
-            for fact in (attempt.intent, attempt.outcome)
-            if fact is not None and fact.agent_id == self.agent.agent_id
-        ]
-        places = [Point(f.epoch, f.seq) for f in facts]
-        places += self.evidence.absorbed.get((operation.op_id, number), ())
-        return any(self.agent.knows(self.path, *place) for place in places)
 
     # -- what the agent is told --------------------------------------------------------
 

@@ -28,6 +28,7 @@ from .errors import (
     WatermarkMangledError,
 )
 from .facts import AgentFact, AgentKind, Crossed
+from .gathering import gather
 from .guard import Evidence, SeenOperation, decide, is_harmless, unknown_calls, unknown_effects
 from .lineage import Rollback
 from .operations import Status
@@ -74,7 +75,7 @@ async def authorize(
     await withdraw_if_stale(engine, await engine.view.known_agent(agent_id))
     while True:
         view = await engine.view.known_agent(agent_id)
-        evidence = await gather(engine, view, checkpoint_id, branch_id=branch_id, restored=restored)
+        evidence = await _gather(engine, view, checkpoint_id, branch_id=branch_id, restored=restored)
         early = await _judged(engine, evidence, policy)
         kinds = {reason.kind for reason in early.reasons}
         passes = kinds == {ReasonKind.EFFECT_OWNED} or view.agent.pending is not None
@@ -97,7 +98,7 @@ async def authorize(
             agent_id, rollback.branches, rollback.position, deadline=deadline, reason=f"rollback {rollback_id}"
         )
         view = await engine.view.agent(agent_id)
-        evidence = await gather(engine, view, checkpoint_id, branch_id=evidence.branch_id, restored=restored)
+        evidence = await _gather(engine, view, checkpoint_id, branch_id=evidence.branch_id, restored=restored)
         judged = await _judged(engine, evidence, policy)
         verdict = replace(judged, rollback_id=rollback_id, fenced=True, by=word.by, evidence=word.evidence)
         if verdict.plan is not None:
@@ -152,7 +153,7 @@ async def preview(
     compensated" where that holds: a sealed manifest decides, not what its class allows.
     """
     view = await engine.view.known_agent(agent_id)
-    evidence = await gather(engine, view, checkpoint_id, branch_id=branch_id, restored=restored)
+    evidence = await _gather(engine, view, checkpoint_id, branch_id=branch_id, restored=restored)
     verdict = await _judged(engine, evidence, policy)
     outlook = {s.operation.op_id: _outlook(s) for s in unknown_effects(evidence)}
     for call in unknown_calls(evidence):
@@ -187,41 +188,23 @@ def _outlook(seen: SeenOperation) -> str:
     return f"{again}; {undo}"
 
 
-async def gather(
+async def _gather(
     engine: Engine, view: AgentView, checkpoint_id: str, *, branch_id: str = "", restored: str = ""
 ) -> Evidence:
-    """All that a decision rests on, as it is applied now."""
-    agent = view.agent
-    registered = view.checkpoints.get(checkpoint_id)
-    mark = registered.mark if registered else None
+    """All that a decision rests on, as it is applied now, with what the restored state says."""
     claimed, problem = _claimed(restored)
-    if problem:
-        mark = None
-    branch_id = branch_id or (registered.branch_id if registered else "main")
-    operations, absorbed, calls = await asyncio.gather(
-        engine.view.agent_operations(agent.agent_id),
-        engine.view.absorbed(agent.agent_id),
-        engine.view.calls(agent.agent_id),
-    )
-    others = await witnesses_elsewhere(engine, agent.agent_id, [o.operation for o in operations])
-    written = {}
-    if mark and (session := agent.by_epoch(mark.epoch)) is not None:
-        written[mark.epoch] = await engine.view.written(session, view.checkpoint_facts)
-    return Evidence(
-        engine.ledger_id,
-        agent,
-        branch_id,
-        checkpoint_id,
-        mark,
+    evidence = await gather(engine, view, checkpoint_id, branch_id=branch_id)
+    others = await witnesses_elsewhere(engine, view.agent.agent_id, [seen.operation for seen in evidence.operations])
+    mark = None if problem else evidence.mark
+    return replace(
+        evidence,
+        mark=mark,
         claimed=claimed,
+        restored=restored,
         restored_problem=problem,
-        registered=registered is not None,
-        operations=[o.seen for o in operations],
-        absorbed=absorbed,
-        open_at=view.context.open_at(mark.point, registered) if mark else {},
-        calls=calls,
-        written=written,
         others=others,
+        open_at=evidence.open_at if mark else {},
+        written=evidence.written if mark else {},
     )
 
 

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from . import at_once, attempts, sealing, settling
+from . import at_once, attempts, sealing, settling, strangers
 from .attempts import Claim
 from .calls import Call, EffectOptions, Tool
 from .errors import InvalidArgumentError, StoreClosedError
@@ -275,19 +275,11 @@ async def outcome_of(claim: Claim, options: EffectOptions, error: BaseException)
     """Record what an exception out of an effect says about it."""
     if not claim.owned or claim.decided:
         return
-    why = _told(error)
+    why = strangers.told(error)
     if not claim.started or options.certainly_not(error) or claim.call.unconfirmed:
         await settling.fail(claim, why, key_voided=claim.started and says_key_voided(error))
     else:
         await settling.doubt(claim, why)
-
-
-def _told(error: BaseException) -> str:
-    """What an exception says of itself, even if it fails to."""
-    try:
-        return f"{type(error).__name__}: {error}"[:500]
-    except Exception:  # noqa: BLE001 (a broken message must not keep an outcome from the log)
-        return type(error).__name__
 
 
 def _unrecorded(tool: Tool) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from .errors import ManifestError
 from .facts import EffectFact
 from .manifests import Manifest
+from .strangers import told
 from .undo import BoundUndo, UndoPath, plain_payload, unread
 
 
@@ -52,7 +53,7 @@ def sealed(fact: EffectFact, manifest: Manifest | None, after: After, *, limit: 
     except ManifestError as error:
         return replace(fact, reason=_why(error.message))
     except Exception as error:  # noqa: BLE001 (a stranger's value may raise anything; a commit it stays)
-        return replace(fact, reason=_why(f"{type(error).__name__}: {error}"))
+        return replace(fact, reason=_why(told(error)))
     if len(data) > limit:
         return replace(fact, reason=_why(f"it takes {len(data)} bytes, the limit is {limit}"))
     return replace(fact, manifest=data, manifest_digest=found.digest)
@@ -111,7 +112,7 @@ async def read_after_async(bound: BoundUndo, result: Any) -> After:
 
 def unknown(error: BaseException) -> After:
     """That reading the state after the effect failed, or was interrupted."""
-    why = error.message if isinstance(error, ManifestError) else f"{type(error).__name__}: {error}"
+    why = error.message if isinstance(error, ManifestError) else told(error)
     return After(problem=f"the state after the effect could not be read ({why})")
 
 
@@ -120,7 +121,7 @@ def _payload(bound: BoundUndo, state_hash: Any, result: Any) -> After:
     try:
         return After(state_hash, bound.payload_after(result))
     except Exception as error:  # noqa: BLE001 (a commit is never lost by what makes the payload)
-        why = error.message if isinstance(error, ManifestError) else f"{type(error).__name__}: {error}"
+        why = error.message if isinstance(error, ManifestError) else told(error)
         return After(problem=f"the payload of its undo could not be made: payload_after failed ({why})")
 
 

@@ -112,6 +112,11 @@ class Secrets:
 NO_SECRETS = Secrets()
 
 
+def may_hold_secrets(arguments: bytes | None) -> bool:
+    """Whether one of these recorded arguments was declared secret; true of arguments that were not kept."""
+    return arguments is None or canonical(MARK) in arguments
+
+
 def secrets_of(values: Mapping[str, Any], names: Iterable[str]) -> Secrets:
     """The secrets among the arguments of a call. Raises InvalidArgumentError for one that has no canonical form."""
     forms: set[str] = set()

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import (
     acknowledging,
+    adopting,
     adoption,
     divergence,
     forks,
@@ -25,7 +26,7 @@ from .compensation_service import CompensationService
 from .contexts import Checkpoint
 from .divergence import HeldAttempt
 from .engine import Engine
-from .errors import InvalidArgumentError, NotFoundError
+from .errors import InvalidArgumentError, NotFoundError, not_in_ledger
 from .facts import AgentFact, EffectClass, Outcome
 from .identity import check_id, check_op_id
 from .lineage import ROOT, Session
@@ -131,15 +132,25 @@ class Service:
         return verdict
 
     async def adopt(self, op_id: str, *, by: str, evidence: str, version: str, **place: str) -> Operation:
-        """Let a committed effect stand by an operator's word; see `adoption.adopt`."""
+        """Let a committed effect stand by an operator's word; see `adopting.adopt`."""
         check_op_id(op_id)
-        return await adoption.adopt(
+        return await adopting.adopt(
             self.engine,
             op_id,
             by=check_id("by", by, limit=200),
             evidence=check_id("evidence", evidence, limit=2000),
             version=check_id("version", version),
             **place,
+        )
+
+    async def release_adoption(self, op_id: str, *, by: str, evidence: str, version: str) -> Operation:
+        """Take back what operators adopted by name; see `adopting.release`."""
+        return await adopting.release(
+            self.engine,
+            check_op_id(op_id),
+            by=check_id("by", by, limit=200),
+            evidence=check_id("evidence", evidence, limit=2000),
+            version=check_id("version", version),
         )
 
     async def obligations(self, agent_id: str | None) -> list[OpenObligation]:
@@ -245,11 +256,7 @@ class Service:
         """One operation with all its facts. Raises NotFoundError."""
         view = await self.engine.view.operation(check_op_id(op_id))
         if not view.facts and not view.seen.unsafe:
-            raise NotFoundError(
-                f"operation {op_id} is not in this ledger.",
-                next_step="List operations with `fencepost ops list`.",
-                field="op_id",
-            )
+            raise not_in_ledger(op_id)
         return view
 
     async def operations(self, wanted: Wanted) -> list[OperationView]:
@@ -382,12 +389,11 @@ class Service:
         item = next((i for i in found if i.operation.op_id == op_id), None)
         if item is None:
             view = await self.engine.view.operation(op_id)
-            known = bool(view.facts) or bool(view.seen.unsafe)
+            if not view.facts and not view.seen.unsafe:
+                raise not_in_ledger(op_id)
             raise NotFoundError(
-                f"operation {op_id} is not open." if known else f"operation {op_id} is not in this ledger.",
-                next_step="List what is open with `fencepost in-doubt list`."
-                if known
-                else "List operations with `fencepost ops list`.",
+                f"operation {op_id} is not open.",
+                next_step="List what is open with `fencepost in-doubt list`.",
                 field="op_id",
             )
         ask = self.probes.get(item.operation.tool)

@@ -18,6 +18,8 @@ from .errors import OutcomeUnknownError, RecordTooLargeError, StoreError
 from .facts import EffectFact, EffectKind, ResultForm
 from .identity import digest
 from .operations import VOIDED
+from .secret_values import may_hold_secrets
+from .strangers import told
 
 COMMITTED = "committed"
 """What a claim is, as which an outcome says that the effect happened."""
@@ -54,6 +56,8 @@ def committed(
         after: what is known of the state after the effect, for the manifest.
     """
     form, data, why = encode_result(value, claim.session.engine.limits.max_result_bytes, encode)
+    if may_hold_secrets(claim.call.arguments) and not claim.call.secrets.texts:  # what is secret is not known here
+        why = why.partition(":")[0]
     fact = replace(
         outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.COMMITTED),
         result=data if form is ResultForm.JSON else None,
@@ -133,5 +137,5 @@ def encode_result(
     try:
         data = encode(value) if encode else plain_json(value)
     except Exception as error:  # noqa: BLE001 (any encoder may raise anything; a commit it stays)
-        return ResultForm.NOT_ENCODABLE, None, f"{type(error).__name__}: {error}"[:300]
+        return ResultForm.NOT_ENCODABLE, None, told(error)[:300]
     return (ResultForm.JSON if len(data) <= limit else ResultForm.TOO_LARGE), data, ""

@@ -20,6 +20,7 @@ from .facts import EffectClass
 from .identity import check_id, filled
 from .manifests import CompensatingAction, Manifest
 from .secret_values import NO_SECRETS, Secrets
+from .strangers import told
 
 StateHash = Callable[..., str | Awaitable[str]]
 
@@ -187,7 +188,7 @@ def plain_payload(payload: Any) -> Any:
 def unread(field: str, error: Exception) -> ManifestError:
     """The error for a part of a manifest that could not be had."""
     return ManifestError(
-        f"manifest: {field}: it could not be had ({type(error).__name__}: {error}).",
+        f"manifest: {field}: it could not be had ({told(error)}).",
         next_step="Correct what gives it; an effect whose way back is not known is not run.",
         field=field,
     )

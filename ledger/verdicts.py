@@ -66,6 +66,8 @@ class ReasonKind(StrEnum):
     SUMMARY_OLDER = "SUMMARY_OLDER"
     SUMMARY_NEWER = "SUMMARY_NEWER"
     SUMMARY_OF_ANOTHER_GENERATION = "SUMMARY_OF_ANOTHER_GENERATION"
+    SUMMARY_FOREIGN = "SUMMARY_FOREIGN"
+    SUMMARY_WITHOUT_TOKEN = "SUMMARY_WITHOUT_TOKEN"  # noqa: S105 (a token of a watermark)
     EFFECT_NOT_NAMED = "EFFECT_NOT_NAMED"
     CALL_NOT_NAMED = "CALL_NOT_NAMED"
     EFFECT_UNDONE = "EFFECT_UNDONE"
@@ -81,6 +83,7 @@ class WayOn(StrEnum):
     COMPENSATE = "compensate the effects and record it"
     REPLAY_FORWARD = "replay forward from the checkpoint's watermark"
     OPERATOR = "let an operator reconcile"
+    NAME_UNDONE = "let the restored state name what was undone, and hand its text over (`restored=`, `--restored`)"
     SETTLE = "settle what is in doubt or still owned"
 
 

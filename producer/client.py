@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from ..ledger.client_log import client_logger
 from . import errors
 from .errors import Failure
 
@@ -93,7 +94,7 @@ class Client:
             "stats_cb": self._told_statistics,
         }
         try:
-            self._producer = confluent_kafka.Producer(configuration, logger=logger)
+            self._producer = confluent_kafka.Producer(configuration, logger=client_logger())
         except KafkaException as error:
             raise errors.unreachable(bootstrap, *_words(error.args[0])) from error
 
@@ -177,7 +178,7 @@ class Client:
             logger.error("the producer failed for good and is replaced: %s", error)
             self.failed = True
         else:
-            logger.warning("the client reports %s", error)
+            client_logger().warning("the client reports %s", error)
 
     def _told_statistics(self, text: str) -> None:
         for topic, told in json.loads(text).get("topics", {}).items():

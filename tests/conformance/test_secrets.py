@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conformance.worlds import World, until
+from conformance.written import everything_written
 
 from fencepost.ledger import (
     DivergenceHeldError,
@@ -20,8 +21,6 @@ from fencepost.ledger import (
 )
 from fencepost.ledger.cli_facts import operation_dict
 from fencepost.ledger.operations import Status
-from fencepost.ledger.positions import Partition, Topic
-from fencepost.ledger.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,28 +35,6 @@ PAY: dict[str, Any] = {"tool": "bank.pay", "kind": EffectClass.IRREVERSIBLE, "se
 def session(world: World, ledger: Ledger) -> Iterator[AgentSession]:
     with ledger.session(world.agent) as session:
         yield session
-
-
-def everything_written(world: World) -> bytes:
-    """Every byte of the log that a record holds: keys, histories, and facts."""
-
-    async def read() -> bytes:
-        store = open_store(world.url)
-        reader = store.reader()
-        found = b""
-        try:
-            for topic in Topic:
-                for number in range(store.log.partitions(topic)):
-                    for entry in reader.entries(Partition(topic, number)):
-                        record = entry.record
-                        facts = [data for _, data in record.history] if record else []
-                        found += b"".join([(entry.key or "").encode(), *facts, (record and record.fact) or b""])
-        finally:
-            reader.close()
-            await store.close()
-        return found
-
-    return asyncio.run(read())
 
 
 def paying(session: AgentSession, world: World, tool: Callable[[str], Any]) -> Any:

@@ -74,6 +74,28 @@ def test_an_adoption_for_a_branch_that_is_over(run: Run) -> None:
     assert answer(run("branch", "obligations", "--json"))["obligations"] == []
 
 
+@pytest.mark.usefixtures("left_behind")
+def test_an_adoption_is_released(run: Run) -> None:
+    """By name, with grounds, and bound to the version seen: then it is an obligation again."""
+    run("branch", "prune", "nightly", "plan-a")
+    line = ("branch", "release", MAIL, "--by", "bob", "--evidence", "the wrong person", "--json")
+    assert error(run(*line), 5)["error"] == "NotFoundError"
+    who = ("--agent", "nightly", "--branch", "plan-b", "--by", "alice", "--evidence", "it is right", "--json")
+    seen = answer(run("branch", "adopt", MAIL, *who))["version"]
+    error(run("branch", "release", MAIL, "--by", "bob", "--evidence", " ", "--json"), 2)
+    assert error(run(*line, "--version", "0.77777"), 6)["error"] == "VersionMovedError"
+    told = answer(run(*line, "--version", seen))
+    assert (told["schema"], told["released"], told["seen_version"]) == (
+        "fencepost.adoption-release.v1",
+        ["alice"],
+        seen,
+    )
+    assert [o["op_id"] for o in answer(run("branch", "obligations", "--json"))["obligations"]] == [MAIL]
+    assert "the wrong person" in run("ops", "show", MAIL).stdout
+    answer(run("branch", "adopt", MAIL, *who))
+    assert "alice" in run("branch", "release", MAIL, "--by", "bob", "--evidence", "the wrong person").stdout
+
+
 def test_a_reported_call_and_its_way_out(run: Run, url: str) -> None:
     """It is an obligation of a pruned branch, and listed, until somebody acknowledges it by name; a blank word is none."""
     with Ledger.open(url) as ledger, ledger.session("nightly") as main, main.fork("plan-a", checkpoint="c2") as branch:

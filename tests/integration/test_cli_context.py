@@ -139,7 +139,7 @@ def test_reconcile(run: Run, summary: str) -> None:
     line = (*CHECK, "k3", "--summary-generation", "3", "--json")
     for stdin in ("the customer asked for a charge", ""):
         told = answer(run(*line, "--summary", "-", stdin=stdin), 4)
-        assert [r["kind"] for r in told["reasons"]] == ["EFFECT_NOT_NAMED"]
+        assert [r["kind"] for r in told["reasons"]] == ["SUMMARY_WITHOUT_TOKEN", "EFFECT_NOT_NAMED"]
         assert [(e["op_id"], e["result"]["id"]) for e in told["effects"]] == [(OP, "ch-17")]
     assert answer(run(*line))["answer"] == "RESUME"
     older = answer(run(*CHECK, "k3", "--summary-generation", "1", "--json"), 4)

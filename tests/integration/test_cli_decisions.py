@@ -248,6 +248,20 @@ def test_probe_that_fails(run: Run, module: str, name: str, why: str) -> None:
     assert answer(run("ops", "show", DOUBT, "--json"))["status"] == "in doubt"
 
 
+def test_probe_of_a_secret_that_fails(run: Run, url: str, module: str) -> None:
+    """What it says may be the secret, so its type is told, also when everything is wanted."""
+    with Ledger.open(url) as ledger, ledger.session("payer") as agent:
+        attempt = agent.attempt(
+            "bank.pay", key="P1", kind=EffectClass.IRREVERSIBLE, content={"card": "cable"}, secret=("card",)
+        ).begin()
+        attempt.doubt("no answer")
+    for name in ("broken", "breaks_later"):
+        result = run("in-doubt", "probe", attempt.op_id, "--module", f"{module}:{name}", "--debug")
+        assert result.exit_code == 1
+        assert "OSError; what it says is not shown" in result.stderr
+        assert "cable" not in result.stdout + result.stderr
+
+
 # -- after a gated rollback ------------------------------------------------------------------
 
 

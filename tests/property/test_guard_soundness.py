@@ -1,4 +1,4 @@
-"""The guard authorises under STRICT exactly when nothing harmful is unknown: against a second, plain computation."""
+"""The guard authorises under STRICT exactly when nothing harmful is unknown and nothing known was undone: computed again, plainly."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ HARMLESS = {(EffectClass.READ, False), (EffectClass.REPEATABLE, False), (EffectC
 MAX_SEQ = 6
 KINDS = [k for k in EffectKind if k.value not in {"FENCED", "HORIZON"}]
 KINDS += [EffectKind.INTENDED, EffectKind.COMMITTED] * 6 + [EffectKind.COMPENSATING] * 2
+UNDONE_STORY = (EffectKind.INTENDED, EffectKind.COMMITTED, EffectKind.COMPENSATED)
+"""How chance alone hardly ever begins: one attempt did it, and it was undone."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,13 @@ def operations(draw: st.DrawFn, op_id: str, sessions: int) -> Operation:
     effect_class, order_safe = draw(CLASSES)
     facts: list[PositionedFact] = []
     owner: dict[str, tuple[str, int]] = {}
-    for offset in range(draw(st.integers(1, 6))):
-        attempt = draw(st.sampled_from("abc"))
+    story = draw(st.sampled_from([(), (), UNDONE_STORY]))
+    for offset in range(draw(st.integers(max(1, len(story)), 6))):
+        attempt = "a" if offset < len(story) else draw(st.sampled_from("abc"))
         agent, session = owner.setdefault(
             attempt, (draw(st.sampled_from(["me", "other"])), draw(st.integers(0, sessions - 1)))
         )
-        kind = draw(st.sampled_from(KINDS))
+        kind = story[offset] if offset < len(story) else draw(st.sampled_from(KINDS))
         told = fold_operation(op_id, merge(facts))
         fact = EffectFact(
             kind=kind, op_id=op_id, attempt_id=attempt, agent_id=agent, branch_id="main",
@@ -143,6 +146,7 @@ def harmful(case: Case, seen: SeenOperation) -> Iterator[str]:
             yield "done beyond what was granted"
     if op.first is None or (op.first.effect_class, op.first.order_safe) not in HARMLESS:
         yield from _open_or_unknown(case, op)
+        yield from _undone(case, op)
 
 
 def _open_or_unknown(case: Case, op: Operation) -> Iterator[str]:
@@ -156,6 +160,24 @@ def _open_or_unknown(case: Case, op: Operation) -> Iterator[str]:
         assert settled is not None
         if settled.agent_id != "me" or not known(case, settled.epoch, settled.seq):
             yield "happened"
+
+
+def _undone(case: Case, op: Operation) -> Iterator[str]:
+    """The newest round of which the checkpoint knows anything is over, and the checkpoint knows that it was done."""
+    rounds: dict[int, bool] = {}
+    for attempt in op.attempts.values():
+        for fact in (attempt.intent, attempt.outcome):
+            if attempt.owned and fact is not None and fact.agent_id == "me" and known(case, fact.epoch, fact.seq):
+                done = fact is attempt.outcome and fact.kind is EffectKind.COMMITTED
+                rounds[attempt.intent.round] = rounds.get(attempt.intent.round, False) or done
+    for (op_id, number), places in case.evidence.absorbed.items():
+        if op_id == op.op_id and number <= op.round and any(known(case, place.epoch, place.seq) for place in places):
+            rounds[number] = True
+    if rounds and max(rounds) < op.round and rounds[max(rounds)]:
+        yield UNDONE
+
+
+UNDONE = "known as done, and undone since"
 
 
 @settings(max_examples=500)
@@ -184,13 +206,15 @@ def test_gated_goes_only_over_what_is_settled_and_says_so(case: Case) -> None:
 @settings(max_examples=150)
 @given(cases(), st.integers(0, MAX_SEQ))
 def test_an_older_point_of_the_same_session_never_knows_more(case: Case, seq: int) -> None:
-    """What is refused at a watermark is refused at every earlier one of its session."""
+    """What is refused at a watermark is refused at every earlier one of its session, but for what was known and undone."""
     mark = case.evidence.mark
     assert mark is not None
     older = Watermark(mark.ledger_id, mark.agent_id, mark.branch_id, mark.epoch, min(seq, mark.seq))
     values = {name: getattr(case.evidence, name) for name in Evidence.__dataclass_fields__}
     earlier = Evidence(**{**values, "mark": older})
-    assert decide(case.evidence, Policy.STRICT).authorised or not decide(earlier, Policy.STRICT).authorised
+    found = {why for seen in case.evidence.operations for why in harmful(case, seen)}
+    # Who does not know that it was done has nothing to lose by its undoing.
+    assert found <= {UNDONE} or not decide(earlier, Policy.STRICT).authorised
 
 
 @settings(max_examples=150)

@@ -289,6 +289,7 @@ def branches(ledger: Ledger, agent: AgentSession) -> None:
     assert_type([o.kind for o in ledger.obligations("nightly")], list[ObligationKind])
     ledger.adopt("op", agent="nightly", branch="main", by="ann", evidence="seen", version="0.1")
     ledger.adopt("op", agent="nightly", branch="main", by="ann", evidence="seen")  # type: ignore[call-arg]
+    ledger.release_adoption("op", by="ann", evidence="seen", version="0.1")
     ledger.acknowledge_call("nightly", "session", 4, by="ann", evidence="seen")
     ledger.acknowledge_call("nightly", "session", 4, by="ann")  # type: ignore[call-arg]
     report = ledger.speculation_report()

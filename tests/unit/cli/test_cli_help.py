@@ -49,7 +49,7 @@ def test_every_command_is_there() -> None:
         "checkpoints list", "checkpoints show", "checkpoints latest",
         "compactions list", "compactions show", "resume check", "replay", "rollback preview", "rollback authorize", "rollback held", "rollback declare", "branch list",
         "compensate list", "compensate plan", "compensate approve", "compensate verify", "compensate run",
-        "branch fork", "branch prune", "branch adopt", "branch acknowledge", "branch obligations", "branch report",
+        "branch fork", "branch prune", "branch adopt", "branch release", "branch acknowledge", "branch obligations", "branch report",
         "in-doubt list", "in-doubt show", "in-doubt probe", "in-doubt resolve", "projector run",
         "projector lag", "projector rebuild", "projector verify", "projector quarantine list", "projector quarantine show",
         "projector quarantine release", "bench", "export", "import",

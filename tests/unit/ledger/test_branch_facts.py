@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from unit.ledger.kit import agent_fact, at, checkpointed, decided, effect, forked, opened, point, requested, token
 from unit.ledger.prune_kit import LIFE, A, B, done, prune_decided, pruned
@@ -194,3 +196,29 @@ def test_the_one_that_comes_first_wins() -> None:
     assert (adopted_first.status, len(adopted_first.adoptions)) == (Status.COMMITTED, 1)
     undo_first = fold_operation("pay:1", at(*done(), undo, adopt))
     assert (undo_first.status, undo_first.adoptions) == (Status.COMPENSATING, [])
+
+
+@pytest.mark.parametrize(
+    ("word", "left"),
+    [
+        ({"by": "bob", "version": "0.3"}, []),
+        ({"by": "bob", "version": "0.2"}, ["ann"]),
+        ({"by": "bob", "version": "0.3", "round": 2}, ["ann"]),
+        ({"by": "", "version": "0.3"}, ["ann", ""]),
+    ],
+)
+def test_an_operators_word_is_taken_back_on_the_version_that_was_seen(word: dict[str, Any], left: list[str]) -> None:
+    """By a person, in this round, and on nothing else: what a branch relies on stays; the same person may adopt it again."""
+    relied = effect("ADOPTED", "b", branch_id="b")
+    facts = (
+        *done(),
+        relied,
+        effect("ADOPTED", "o", by="ann", version="0.2"),
+        effect("ADOPTED", "r", reason="released", **word),
+    )
+    operation = fold_operation("pay:1", at(*facts))
+    assert [a.fact.by for a in operation.adoptions] == ["", *left]
+    if not left:
+        assert operation.version == "0.4"
+        again = fold_operation("pay:1", at(*facts, effect("ADOPTED", "p", by="ann", version="0.4")))
+        assert [a.fact.by for a in again.adoptions] == ["", "ann"]

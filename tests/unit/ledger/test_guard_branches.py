@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from unit.ledger.guard_kit import BOTH, LIFE, evidence, kinds
+from unit.ledger.guard_kit import BOTH, LIFE, evidence, kinds, seen
 from unit.ledger.kit import (
     LEDGER_ID,
     agent_fact,
     at,
+    committed,
     decided,
+    effect,
+    intended,
     opened,
+    point,
     requested,
     token,
 )
 
-from fencepost.ledger.guard import Evidence, decide
+from fencepost.ledger.guard import Evidence, decide, effect_reasons
 from fencepost.ledger.lineage import fold_agent
 from fencepost.ledger.positions import Position
 from fencepost.ledger.verdicts import Policy, ReasonKind
@@ -46,6 +50,25 @@ def test_a_checkpoint_beside_the_path_refuses(policy: Policy) -> None:
 
 @BOTH
 def test_an_agent_whose_log_cannot_be_trusted_refuses(policy: Policy) -> None:
-    """A fact of an unknown kind, or a record that was set aside."""
+    """A fact of an unknown kind, or a record that was set aside: of that the view says so of the agent."""
     assert kinds(decide(evidence(life=(*LIFE, agent_fact("UNKNOWN"))), policy)) == {ReasonKind.AGENT_UNSAFE}
-    assert kinds(decide(evidence(unsafe_keys=["session/agent/s1"]), policy)) == {ReasonKind.AGENT_UNSAFE}
+    set_aside = evidence()
+    set_aside.agent.unsafe = "a record that was set aside"
+    assert kinds(decide(set_aside, policy)) == {ReasonKind.AGENT_UNSAFE}
+
+
+@BOTH
+def test_what_was_absorbed_of_others_is_being_undone(policy: Policy) -> None:
+    """The checkpoint has it as done, and the next moment it is not: refused until that has ended, also if the state names it."""
+    foreign = {"agent_id": "other", "epoch": Position(0, 9)}
+    facts = (
+        intended("x", seq=1, **foreign),
+        committed("x", seq=2, **foreign),
+        effect("COMPENSATING", "u", version="0.1"),
+    )
+    for place, known in ((point(0, 4), True), (point(0, 6), False)):
+        shown = evidence(absorbed={("pay:1", 1): [place]}, elsewhere=[seen(*facts)], restored="undo:pay:1:1")
+        verdict = decide(shown, policy)
+        assert kinds(verdict) == ({ReasonKind.EFFECT_BEING_UNDONE} if known else set())
+        assert verdict.authorised is not known
+        assert bool(effect_reasons(shown)) is known

@@ -61,6 +61,8 @@ def done(name: str, seq: int, value: Any = None, epoch: int = 0, **values: Any) 
 
 NEVER_COMPACTED = (opened("s"), marked("c", "s", 0, 5))
 COMPACTED = (opened("s"), compacted("s", 1, 5, token(0, 4), summary_digest=sha("summary 1")), marked("c", "s", 0, 6, 1))
+SIGNED = token(0, 4)
+"""What the summary of that compaction carries."""
 
 
 def found(*operations: SeenOperation, life: tuple[AgentFact, ...] = NEVER_COMPACTED, **values: Any) -> Found:
@@ -207,14 +209,71 @@ def test_a_summary_that_was_recorded_as_another_one_is_noticed() -> None:
         (f"so far {token(0, 7)}", [KINDS.WATERMARK_MISMATCH]),
         (f"so far {token(0, 4)} and {token(9, 1)}", [KINDS.WATERMARK_MISMATCH]),
         (f"so far {token(0, 4)[:-4]}", [KINDS.WATERMARK_UNREADABLE]),
-        (f"of others {token(0, 9, agent='other')} {token(0, 9, ledger_id='other')}", []),
-        ("no token", []),
     ],
 )
 def test_tokens_in_the_restored_text(text: str, expected: list[ReasonKind]) -> None:
     """A damaged one, and one that the checkpoint does not know, say that state and summary did not move together."""
     assert kinds(answer(found(life=COMPACTED), 1, summary=text)) == expected
     assert kinds(answer(found(life=COMPACTED), 1, state=text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("no token", KINDS.SUMMARY_WITHOUT_TOKEN),
+        (f"of others {token(0, 9, agent='other')} {token(0, 9, ledger_id='other')}", KINDS.SUMMARY_FOREIGN),
+        (f"an older one {token(0, 3)}", KINDS.SUMMARY_OLDER),
+        (f"a damaged one {SIGNED[:-4]}", KINDS.WATERMARK_UNREADABLE),
+    ],
+)
+def test_the_summary_must_carry_its_compactions_token(text: str, expected: ReasonKind) -> None:
+    """The number alone shows nothing: each is told apart, with the token to look for; an intact one elsewhere does not help."""
+    for state in ("", f"its checkpoint's {token(0, 6)}"):
+        told = reconcile(found(life=COMPACTED), 1, summary=text, state=state)
+        assert kinds(told) == [expected]
+        assert SIGNED in told.reasons[0].text
+    assert kinds(answer(found(life=COMPACTED), 1, state=text)) == (
+        [expected] if expected is KINDS.WATERMARK_UNREADABLE else []
+    )
+    assert kinds(answer(found(), 0, summary=text)) == (
+        [expected] if expected is KINDS.WATERMARK_UNREADABLE else []  # no compaction, so none to be of
+    )
+
+
+def test_a_token_of_another_compaction_is_named() -> None:
+    """An older one, a newer one, and one on a path that was left behind are told apart, whatever number is named."""
+    life = (
+        opened("s"), compacted("s", 1, 2, token(0, 1)), compacted("s", 2, 4, token(0, 3)), marked("c", "s", 0, 5, 2),
+        compacted("s", 3, 8, token(0, 7)),
+    )  # fmt: skip
+    shown = found(life=life)
+    assert kinds(answer(shown, 2, summary=f"two {token(0, 3)}")) == []
+    older = reconcile(shown, 2, summary=f"one {token(0, 1)}")
+    assert kinds(older) == [KINDS.SUMMARY_OLDER]
+    assert "generation 1 of branch main" in older.reasons[0].text
+    newer = reconcile(shown, 2, summary=f"two {token(0, 3)}, three {token(0, 7)}")
+    assert kinds(newer) == [KINDS.SUMMARY_NEWER, KINDS.WATERMARK_MISMATCH]
+    assert "generation 3 of branch main" in newer.reasons[0].text
+    assert kinds(answer(shown, 1, summary=f"one {token(0, 1)}")) == [KINDS.SUMMARY_OLDER]
+    left = (
+        opened("s"), marked("a", "s", 0, 1), compacted("s", 1, 4, token(0, 3)), requested("r", token(0, 1)), decided("r"),
+        opened("t", token(0, 1), segment="0.3"), compacted("t", 1, 2, token(5, 1)), marked("c", "t", 5, 3, 1),
+    )  # fmt: skip
+    beside = reconcile(found(life=left), 1, summary=f"of what was left behind {token(0, 3)}")
+    assert kinds(beside) == [KINDS.SUMMARY_OF_ANOTHER_GENERATION, KINDS.WATERMARK_MISMATCH]
+
+
+def test_a_summary_whose_compaction_was_refused() -> None:
+    """Its text was never taken for anybody's: it is told apart even where its token fits."""
+    life = (
+        opened("s"), compacted("s", 2, 3, token(0, 2), summary_digest=sha(f"two {token(0, 2)}")),
+        compacted("s", 1, 4, token(0, 3), summary_digest=sha(f"refused {token(0, 3)}")), marked("c", "s", 0, 5, 2),
+    )  # fmt: skip
+    shown = found(life=life)
+    assert kinds(answer(shown, 2, summary=f"two {token(0, 2)}")) == []
+    told = reconcile(shown, 2, summary=f"refused {token(0, 3)}")
+    assert kinds(told) == [KINDS.SUMMARY_OF_ANOTHER_GENERATION]
+    assert "is not newer than 2" in told.reasons[0].text
 
 
 # -- 3: after the checkpoint -----------------------------------------------------------
@@ -281,9 +340,9 @@ def test_what_was_open_at_the_checkpoint_is_shown_as_it_is_now() -> None:
 @pytest.mark.parametrize(
     ("question", "named"),
     [
-        ({"summary": "a is done"}, True),
-        ({"summary": "please do A", "state": "done: [a]"}, True),
-        ({"summary": "please do A; about it was heard nothing"}, False),
+        ({"summary": f"a is done {SIGNED}"}, True),
+        ({"summary": f"please do A {SIGNED}", "state": "done: [a]"}, True),
+        ({"summary": f"please do A; about it was heard nothing {SIGNED}"}, False),
         ({"state": "nothing of it"}, False),
         ({"state": "a"}, True),
         ({}, False),
@@ -318,17 +377,17 @@ def test_without_a_summary_what_its_compaction_found_counts() -> None:
 )
 def test_what_need_not_be_named(operation: SeenOperation) -> None:
     """Reads, what may be repeated, and what certainly did not happen."""
-    assert kinds(answer(found(operation, life=COMPACTED), 1, summary="nothing")) == []
+    assert kinds(answer(found(operation, life=COMPACTED), 1, summary=f"nothing {SIGNED}")) == []
 
 
 def test_what_was_absorbed_must_be_named_as_well() -> None:
     """The agent relies on it, whoever did it."""
     foreign = op("a", intended("x", agent_id="other"), committed("x", agent_id="other", seq=1, epoch=Position(0, 9)))
     shown = found(foreign, life=COMPACTED, absorbed={("a", 1): [point(0, 3)]})
-    assert kinds(answer(shown, 1, summary="nothing")) == [KINDS.EFFECT_NOT_NAMED]
-    assert op_ids(reconcile(shown, 1, summary="nothing")) == ["a"]
+    assert kinds(answer(shown, 1, summary=f"nothing {SIGNED}")) == [KINDS.EFFECT_NOT_NAMED]
+    assert op_ids(reconcile(shown, 1, summary=f"nothing {SIGNED}")) == ["a"]
     beside = found(foreign, life=COMPACTED, absorbed={("a", 1): [point(0, 30)]})
-    assert kinds(answer(beside, 1, summary="nothing")) == []
+    assert kinds(answer(beside, 1, summary=f"nothing {SIGNED}")) == []
 
 
 def test_dropped_results_of_lost_effects_come_back() -> None:
