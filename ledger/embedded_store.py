@@ -188,7 +188,7 @@ class EmbeddedProjection:
 
     async def beat(self, session_ids: Sequence[str]) -> None:
         """Say that these sessions live; shares a transaction with what is being published."""
-        await self._log.write(lambda transaction: tables.write_beats(transaction.sql, session_ids))
+        await self._log.write(lambda transaction: transaction.beat(session_ids))
 
     async def beats(self, session_ids: Sequence[str]) -> Mapping[str, float]:
         """Seconds since the last beat of each session that ever beat and is remembered."""
