@@ -19,6 +19,7 @@ from .embedded_tables import (
     Row,
     append,
     begin_again,
+    fresh,
     log_bounds,
     log_end,
     log_entries,
@@ -185,25 +186,25 @@ class Transaction:
         write_step(self.sql, partition, fold.header, writes)
 
     def _look_at(self, partition: Partition) -> Known:
-        """What is known of a partition, once it was seen in this transaction that it stands at the log's end."""
+        """What is known of a partition; it stands at the log's end."""
         known = self._known.get(partition)
         if known is None:
-            header = read_header(self._sql, partition)
-            debts = read_collection(self._sql, partition, DEBTS)
-            known = Known(header, {document.key: Debt.read(value) for document, value in debts.items()})
-        if partition not in self._looked_at:
-            end = log_end(self._sql, partition)
-            if end < self._ends.get(partition, 0):
-                raise set_back(self._path, "went back to an older state", writing=True)
-            if known.header.applied_offset != end:
-                self._known.pop(partition, None)
-                raise PublishRefusedError(
-                    f"The projection of {partition} stands at {known.header.applied_offset} and the log ends at {end}.",
-                    next_step="Run `fencepost projector rebuild`.",
-                )
-            self._looked_at.add(partition)
-            self._known[partition] = known
+            known = self._known[partition] = self._read_partition(partition)
+        self._looked_at.add(partition)
         return known
+
+    def _read_partition(self, partition: Partition) -> Known:
+        header = read_header(self._sql, partition)
+        end = log_end(self._sql, partition)
+        if end < self._ends.get(partition, 0):
+            raise set_back(self._path, "went back to an older state", writing=True)
+        if header.applied_offset != end:
+            raise PublishRefusedError(
+                f"The projection of {partition} stands at {header.applied_offset} and the log ends at {end}.",
+                next_step="Run `fencepost projector rebuild`.",
+            )
+        debts = read_collection(self._sql, partition, DEBTS)
+        return Known(header, {document.key: Debt.read(value) for document, value in debts.items()})
 
     def _read(self, partition: Partition, keys: Collection[DocumentKey]) -> dict[DocumentKey, bytes | None]:
         """The documents under `keys`, None for those that do not exist."""

@@ -123,6 +123,21 @@ def read_header(sql: apsw.Connection, partition: Partition) -> Header:
     )
 
 
+def fresh(header: Header) -> Header:
+    """A header that was read earlier, and is known to be what the file says now."""
+    now = now_ms()
+    return Header(
+        incarnation=header.incarnation,
+        generation=header.generation,
+        applied_offset=header.applied_offset,
+        settled_offset=header.settled_offset,
+        settled_time_ms=header.settled_time_ms,
+        opened=True,
+        seen_ms=now,
+        now_ms=now,
+    )
+
+
 def read_documents(sql: apsw.Connection, partition: Partition, keys: Iterable[DocumentKey]) -> dict[DocumentKey, bytes]:
     """The documents under `keys` that exist. Raises StoreError for what is damaged.
 
