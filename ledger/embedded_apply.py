@@ -1,7 +1,8 @@
 """What one transaction of the embedded store does: append records, project them, pay debts.
 
 The projection is a part of the transaction that appends, so it is always applied and owes
-nothing; the fold is the same pure code that the projector runs.
+nothing; the fold is the same pure code that the projector runs. Each record is folded apart from
+what is known of its partition, which takes the change once it is complete: what fails changes nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING
 from ..schemas.errors import EncodeError
 from . import history
 from .embedded_errors import DAMAGED, set_back
+from .embedded_known import Known
 from .embedded_tables import (
     PARTITIONS,
     Row,
     append,
     begin_again,
+    fresh,
     log_bounds,
     log_end,
     log_entries,
@@ -24,6 +27,7 @@ from .embedded_tables import (
     read_collection,
     read_documents,
     read_header,
+    write_beats,
     write_step,
 )
 from .errors import FencepostError, PublishRefusedError, RecordTooLargeError, StoreError
@@ -32,7 +36,7 @@ from .ports import DocumentKey, Header, Snapshot
 from .projection import DEBTS, SET_ASIDE, Debt, PartitionFold, document_of, reassertion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     import apsw
@@ -52,25 +56,54 @@ class Transaction:
         sql: the connection; whoever began the transaction commits it.
         path: the file, for messages.
         ends: partition → where the log ended when this process looked last; it never gets shorter.
+        known: partition → what is known of it, if nobody else has written since; kept up to date, and of no
+            use when the transaction is not committed.
     """
 
-    def __init__(self, sql: apsw.Connection, path: Path, ends: Mapping[Partition, int]) -> None:
-        self.sql = sql
+    def __init__(
+        self,
+        sql: apsw.Connection,
+        path: Path,
+        ends: Mapping[Partition, int],
+        known: dict[Partition, Known] | None = None,
+    ) -> None:
+        self._sql = sql
         self._path = path
         self._ends = ends
-        self._folds: dict[Partition, PartitionFold] = {}
+        self._known = {} if known is None else known
+        self._looked_at: set[Partition] = set()
+
+    @property
+    def sql(self) -> apsw.Connection:
+        """The connection, with everything written that was published; what is done with it is not known here."""
+        self.flush()
+        self._known.clear()
+        self._looked_at.clear()
+        return self._sql
 
     @property
     def headers(self) -> dict[Partition, Header]:
         """Partition → header, of the partitions that were written."""
-        return {partition: fold.header for partition, fold in self._folds.items()}
+        return {partition: self._known[partition].header for partition in self._looked_at}
+
+    def flush(self) -> None:
+        """Write what was published: to be called before the COMMIT."""
+        for partition, known in self._known.items():
+            if known.rows:
+                append(self._sql, known.rows)
+                write_step(self._sql, partition, known.header, known.writes)
+                known.written()
+
+    def beat(self, session_ids: Sequence[str]) -> None:
+        """Note that these sessions live."""
+        write_beats(self._sql, session_ids)
 
     def publish(self, partition: Partition, key: str, value: bytes) -> int:
         """Append a record and everything that follows from it; the record's offset.
 
         1. assign the offset and fold the record
         2. while it leaves a debt, append the re-assertion and fold that
-        3. write the rows, the documents and the header
+        3. take the rows, the documents and the header for what is known; `flush` writes them
 
         Guarantees: when it raises one of the errors below, the transaction is as it was before.
 
@@ -78,33 +111,31 @@ class Transaction:
             RecordTooLargeError: the key's history would not fit into a record any more.
             PublishRefusedError: the record cannot be taken, or the projection is not where the log ends.
         """
-        fold = self._fold(partition)
+        known = self._look_at(partition)
+        fold = PartitionFold(partition, known.header, known.debts)
         offset = fold.header.applied_offset
         writes: dict[DocumentKey, bytes | None] = {}
         try:
             rows = [self._applied(fold, key, value, writes)]  # 1
             rows += self._pay(fold, writes)  # 2
         except EncodeError as error:
-            del self._folds[partition]
             raise RecordTooLargeError(
                 f"The history of {key!r} would not fit into a record: {error.reason}.",
                 next_step="Give this unit of work another op_id.",
                 size_bytes=len(value),
                 limit_bytes=MAX_RECORD_BYTES,
             ) from error
-        except BaseException:
-            del self._folds[partition]
-            raise
         if note := writes.get(DocumentKey(SET_ASIDE, str(offset))):
-            del self._folds[partition]
             raise self._unusable(key, value, json.loads(note)["problem"])
-        append(self.sql, rows)  # 3
-        write_step(self.sql, partition, fold.header, writes)
+        if known.take(fold.header, fold.debts, rows, writes):  # 3
+            self.flush()
         return offset
 
-    def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
-        """The documents under `keys` that exist, with what this transaction has written, and the header."""
-        return Snapshot(self._fold(partition).header, read_documents(self.sql, partition, keys))
+    def read(self, partition: Partition, keys: Collection[DocumentKey]) -> Snapshot:
+        """The documents under `keys` that exist, with all that was published in this transaction, and the header."""
+        known = self._look_at(partition)
+        found = self._read(partition, keys)
+        return Snapshot(fresh(known.header), {key: data for key, data in found.items() if data is not None})
 
     def _unusable(self, key: str, value: bytes, problem: str) -> FencepostError:
         """Here whoever publishes can be told at once; on a log that others write the record is set aside."""
@@ -134,7 +165,6 @@ class Transaction:
     def rebuild(self, progress: Callable[[Partition, int, int], None]) -> None:
         """Drop the projection and derive it again from the whole log, which holds every record."""
         begin_again(self.sql)
-        self._folds.clear()
         for partition in PARTITIONS:
             self._rebuild(partition, log_bounds(self.sql, partition)[1], progress)
 
@@ -155,21 +185,40 @@ class Transaction:
         append(self.sql, self._pay(fold, writes))  # only verdicts of a newer version are not in the log yet
         write_step(self.sql, partition, fold.header, writes)
 
-    def _fold(self, partition: Partition) -> PartitionFold:
-        if partition not in self._folds:
-            header = read_header(self.sql, partition)
-            end = log_end(self.sql, partition)
-            if end < self._ends.get(partition, 0):
-                raise set_back(self._path, "went back to an older state", writing=True)
-            if header.applied_offset != end:
-                raise PublishRefusedError(
-                    f"The projection of {partition} stands at {header.applied_offset} and the log ends at {end}.",
-                    next_step="Run `fencepost projector rebuild`.",
-                )
-            debts = read_collection(self.sql, partition, DEBTS)
-            noted = {document.key: Debt.read(value) for document, value in debts.items()}
-            self._folds[partition] = PartitionFold(partition, header, noted)
-        return self._folds[partition]
+    def _look_at(self, partition: Partition) -> Known:
+        """What is known of a partition; it stands at the log's end."""
+        known = self._known.get(partition)
+        if known is None:
+            known = self._known[partition] = self._read_partition(partition)
+        self._looked_at.add(partition)
+        return known
+
+    def _read_partition(self, partition: Partition) -> Known:
+        header = read_header(self._sql, partition)
+        end = log_end(self._sql, partition)
+        if end < self._ends.get(partition, 0):
+            raise set_back(self._path, "went back to an older state", writing=True)
+        if header.applied_offset != end:
+            raise PublishRefusedError(
+                f"The projection of {partition} stands at {header.applied_offset} and the log ends at {end}.",
+                next_step="Run `fencepost projector rebuild`.",
+            )
+        debts = read_collection(self._sql, partition, DEBTS)
+        return Known(header, {document.key: Debt.read(value) for document, value in debts.items()})
+
+    def _read(self, partition: Partition, keys: Collection[DocumentKey]) -> dict[DocumentKey, bytes | None]:
+        """The documents under `keys`, None for those that do not exist."""
+        known = self._known.get(partition)
+        if known is None:  # a rebuild, which writes them itself
+            read = read_documents(self._sql, partition, keys)
+            return {key: read.get(key) for key in keys}
+        found, missing = known.documents.pick(keys)
+        if missing:
+            read = read_documents(self._sql, partition, missing)
+            more = {key: read.get(key) for key in missing}
+            known.documents.put(more)
+            found |= more
+        return found
 
     def _applied(self, fold: PartitionFold, key: str, value: bytes, writes: dict[DocumentKey, bytes | None]) -> Row:
         # What is folded is what a rebuild will read: the bytes, not the caller's object.
@@ -180,8 +229,7 @@ class Transaction:
 
     def _apply(self, fold: PartitionFold, entry: LogEntry) -> None:
         while needs := fold.needs(entry):
-            found = read_documents(self.sql, fold.partition, needs)
-            fold.provide({document: found.get(document) for document in needs})
+            fold.provide(self._read(fold.partition, needs))
             if not history.names_a_summary(entry):
                 break
         fold.apply(entry)
@@ -190,7 +238,7 @@ class Transaction:
         document = document_of(partition.topic, key)
         known = None
         if document is not None:
-            known = writes.get(document) or read_documents(self.sql, partition, [document]).get(document)
+            known = writes.get(document) or self._read(partition, [document])[document]
         return history.encode(reassertion(key, known))
 
 

@@ -57,7 +57,7 @@ def translate(error: DatabaseError, path: Path, *, writing: bool) -> FencepostEr
     return kind(f"{path}: {what} ({error}).{tail}", next_step=next_step)
 
 
-def unknown_outcome(error: DatabaseError, path: Path) -> OutcomeUnknownError:
+def unknown_outcome(error: Exception, path: Path) -> OutcomeUnknownError:
     """The error for a COMMIT that failed in a way that may have left it on the disk.
 
     After a failed sync the kernel may have dropped the data and forgotten that it failed, so

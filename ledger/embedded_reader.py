@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .embedded_errors import DatabaseError, defect, set_back, translate
 from .embedded_formats import require_present
-from .embedded_tables import read_header
+from .embedded_tables import fresh, read_header
 from .embedded_threads import Reply, Worker
 from .errors import FencepostError, StoreClosedError
 
@@ -32,9 +32,10 @@ POLL_S = 0.015
 
 
 class Seen:
-    """Where the log ended in the last snapshot of a connection, so that a file that went back is noticed.
+    """What the last snapshots of a connection showed, so that a file that went back is noticed.
 
-    Snapshots of several connections overlap, so each connection remembers its own.
+    Snapshots of several connections overlap, so each connection remembers its own. As long as no other connection
+    commits, which SQLite's `data_version` tells, the format and the headers are what they were.
 
     Args:
         file: for messages.
@@ -43,13 +44,27 @@ class Seen:
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
         self._ends: dict[Partition, int] = {}
+        self._headers: dict[Partition, Header] = {}
+        self._at: tuple[apsw.Connection, object] | None = None
+
+    def begin(self, sql: apsw.Connection) -> None:
+        """To be called first in each transaction. Raises StoreError for a format that a newer version has made."""
+        at = (sql, sql.execute("PRAGMA data_version").get)
+        if at != self._at:
+            self._headers.clear()
+            require_present(sql, self._file.path)
+            self._at = at
 
     def header(self, sql: apsw.Connection, partition: Partition) -> Header:
         """The header, for work within a transaction. Raises StoreError if the log has become shorter."""
+        known = self._headers.get(partition)
+        if known is not None:
+            return fresh(known)
         header = read_header(sql, partition)
         if header.applied_offset < self._ends.get(partition, 0):
             raise set_back(self._file.path, "went back to an older state", writing=False)
         self._ends[partition] = header.applied_offset
+        self._headers[partition] = header
         return header
 
 
@@ -130,7 +145,7 @@ class Reader(Worker):
             self._file.require_in_place(writing=False)
             connection.sql.execute("BEGIN")
             try:
-                require_present(connection.sql, self._file.path)
+                self.seen.begin(connection.sql)
                 return work(connection.sql)
             finally:
                 connection.rollback()

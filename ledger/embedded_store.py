@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from . import embedded_tables as tables
@@ -120,26 +119,21 @@ class EmbeddedProjection:
 
     async def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
         """The documents under `keys` that exist. Raises StoreError, StoreUnavailableError."""
-
-        def work(sql: apsw.Connection, seen: Seen) -> Snapshot:
-            return Snapshot(seen.header(sql, partition), tables.read_documents(sql, partition, keys))
-
         self._process.require()
-        if len(keys) <= MOST_DOCUMENTS:
-            await asyncio.sleep(0)  # whoever reads again and again must let the others of the loop go on
-            found = self._glance.look(lambda sql: work(sql, self._glance.seen))
-            if found is not None:
-                return found
-        return await self.look(lambda sql: work(sql, self._reader.seen))
+        await asyncio.sleep(0)  # whoever reads again and again must let the others of the loop go on
+        found = _glanced(self._glance, partition, keys)
+        if found is not None:
+            return found
+        return await self.look(lambda sql: _snapshot(sql, self._reader.seen, partition, keys))
 
     async def scan(self, partition: Partition, collection: str) -> Snapshot:
         """A whole collection, atomically. Raises StoreError, StoreUnavailableError."""
 
-        def little(sql: apsw.Connection) -> Snapshot | None:
+        def little(sql: apsw.Connection, seen: Seen) -> Snapshot | None:
             documents = tables.read_collection(sql, partition, collection, count=MOST_DOCUMENTS + 1)
             if len(documents) > MOST_DOCUMENTS:
                 return None
-            return Snapshot(self._glance.seen.header(sql, partition), documents)
+            return Snapshot(seen.header(sql, partition), documents)
 
         def work(sql: apsw.Connection) -> Snapshot:
             documents = tables.read_collection(sql, partition, collection)
@@ -180,15 +174,14 @@ class EmbeddedProjection:
         tables.require_partition(partition)
         known = self._log.applied(partition)
         if known is not None and known.applied_offset > beyond:
-            now = tables.now_ms()
-            return replace(known, seen_ms=now, now_ms=now)
+            return tables.fresh(known)
         reply: Reply[Header] = Reply()
         self._reader.wait(partition, beyond, timeout_s, reply)
         return await reply.future
 
     async def beat(self, session_ids: Sequence[str]) -> None:
         """Say that these sessions live; shares a transaction with what is being published."""
-        await self._log.write(lambda transaction: tables.write_beats(transaction.sql, session_ids))
+        await self._log.write(lambda transaction: transaction.beat(session_ids))
 
     async def beats(self, session_ids: Sequence[str]) -> Mapping[str, float]:
         """Seconds since the last beat of each session that ever beat and is remembered."""
@@ -235,10 +228,7 @@ class EmbeddedAtOnce:
     def look(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot | None:
         """See `AtOnce`. Raises StoreError."""
         self._process.require()
-        seen = self._glance.seen
-        return self._glance.look(
-            lambda sql: Snapshot(seen.header(sql, partition), tables.read_documents(sql, partition, keys))
-        )
+        return _glanced(self._glance, partition, keys)
 
     async def write(self, work: Callable[[Writing], T]) -> T:
         """See `AtOnce`."""
@@ -247,6 +237,17 @@ class EmbeddedAtOnce:
     def write_here(self, work: Callable[[Writing], T]) -> T:
         """See `AtOnce`."""
         return self._log.write_here(lambda transaction: work(EmbeddedWriting(transaction)))
+
+
+def _glanced(glance: Glance, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot | None:
+    """A few documents, read in this thread; None when the reading thread should do it."""
+    if len(keys) > MOST_DOCUMENTS:
+        return None
+    return glance.look(lambda sql, seen: _snapshot(sql, seen, partition, keys))
+
+
+def _snapshot(sql: apsw.Connection, seen: Seen, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
+    return Snapshot(seen.header(sql, partition), tables.read_documents(sql, partition, keys))
 
 
 class EmbeddedReader:

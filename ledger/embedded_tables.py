@@ -29,6 +29,15 @@ PARTITIONS = tuple(Partition(topic, 0) for topic in Topic)
 """One partition per topic: one writer at a time appends anyway."""
 REMEMBER_BEATS_MS = 30 * 24 * 3600 * 1000
 _CHUNK = 500
+_READ = """
+SELECT value, checksum FROM documents NOT INDEXED
+    WHERE topic = ?1 AND partition = ?2 AND collection = ?3 AND key = ?4
+UNION ALL
+SELECT NULL, NULL FROM documents INDEXED BY documents_twin
+    WHERE topic = ?1 AND partition = ?2 AND collection = ?3 AND key = ?4
+LIMIT 1
+"""
+"""A document; or a row of NULLs if there is none and its twin says that there is."""
 WRONG_CHECKSUM = "the record has a wrong checksum"
 
 
@@ -114,6 +123,21 @@ def read_header(sql: apsw.Connection, partition: Partition) -> Header:
     )
 
 
+def fresh(header: Header) -> Header:
+    """A header that was read earlier, and is known to be what the file says now."""
+    now = now_ms()
+    return Header(
+        incarnation=header.incarnation,
+        generation=header.generation,
+        applied_offset=header.applied_offset,
+        settled_offset=header.settled_offset,
+        settled_time_ms=header.settled_time_ms,
+        opened=True,
+        seen_ms=now,
+        now_ms=now,
+    )
+
+
 def read_documents(sql: apsw.Connection, partition: Partition, keys: Iterable[DocumentKey]) -> dict[DocumentKey, bytes]:
     """The documents under `keys` that exist. Raises StoreError for what is damaged.
 
@@ -121,20 +145,16 @@ def read_documents(sql: apsw.Connection, partition: Partition, keys: Iterable[Do
     a damaged key would make an operation look as if nobody had ever run it.
     """
     found = {}
+    topic, number = partition.topic.value, partition.number
     for key in keys:
-        place = (partition.topic.value, partition.number, key.collection, key.key)
-        row = sql.execute(
-            "SELECT value, checksum FROM documents WHERE topic = ? AND partition = ? AND collection = ? AND key = ?",
-            place,
-        ).fetchone()
+        row: Any = sql.execute(_READ, (topic, number, *key)).fetchone()
         if row is not None:
-            found[key] = _intact(partition, key, *row)
-        elif sql.execute(
-            """SELECT 1 FROM documents INDEXED BY documents_twin
-               WHERE topic = ? AND partition = ? AND collection = ? AND key = ?""",
-            place,
-        ).fetchone():
-            raise _damaged(f"document {key.key!r} in {key.collection!r} is missing")
+            if row[0] is None:
+                raise _damaged(f"document {key.key!r} in {key.collection!r} is missing")
+            value, checksum = row
+            if document_checksum(topic, number, *key, value) != checksum:
+                raise _wrong(key)
+            found[key] = value
     return found
 
 
@@ -181,24 +201,28 @@ def write_step(
            WHERE topic = ? AND partition = ?""",
         (*offsets, header_checksum(*place, *offsets, header.generation), *place),
     )
-    for (collection, key), value in step.items():
-        if value is None:
-            sql.execute(
-                "DELETE FROM documents WHERE topic = ? AND partition = ? AND collection = ? AND key = ?",
-                (*place, collection, key),
-            )
-        else:
-            sql.execute(
-                """INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)
-                   ON CONFLICT DO UPDATE SET value = excluded.value, checksum = excluded.checksum""",
-                (*place, collection, key, value, document_checksum(*place, collection, key, value)),
-            )
+    gone = [(*place, *key) for key, value in step.items() if value is None]
+    if gone:
+        sql.executemany("DELETE FROM documents WHERE topic = ? AND partition = ? AND collection = ? AND key = ?", gone)
+    sql.executemany(
+        """INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)
+           ON CONFLICT DO UPDATE SET value = excluded.value, checksum = excluded.checksum""",
+        [
+            (*place, *key, value, document_checksum(*place, *key, value))
+            for key, value in step.items()
+            if value is not None
+        ],
+    )
 
 
 def _intact(partition: Partition, key: DocumentKey, value: bytes, checksum: int) -> bytes:
     if document_checksum(partition.topic.value, partition.number, *key, value) != checksum:
-        raise _damaged(f"document {key.key!r} in {key.collection!r} has a wrong checksum")
+        raise _wrong(key)
     return value
+
+
+def _wrong(key: DocumentKey) -> StoreError:
+    return _damaged(f"document {key.key!r} in {key.collection!r} has a wrong checksum")
 
 
 def _damaged(what: str) -> StoreError:
@@ -213,19 +237,19 @@ def _damaged(what: str) -> StoreError:
 
 def append(sql: apsw.Connection, rows: Iterable[Row]) -> None:
     """Add rows to the end of the log."""
-    for (topic, number), offset, time_ms, key, value in rows:
-        sql.execute(
-            "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                topic.value,
-                number,
-                offset,
-                time_ms,
-                key,
-                value,
-                row_checksum(topic.value, number, offset, time_ms, key, value),
-            ),
+    values = [
+        (
+            topic.value,
+            number,
+            offset,
+            time_ms,
+            key,
+            value,
+            row_checksum(topic.value, number, offset, time_ms, key, value),
         )
+        for (topic, number), offset, time_ms, key, value in rows
+    ]
+    sql.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
 
 def log_end(sql: apsw.Connection, partition: Partition) -> int:

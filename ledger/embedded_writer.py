@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .embedded_file import Connection, DatabaseFile
+    from .embedded_known import Known
     from .ports import Header
     from .positions import Partition
 
@@ -55,6 +56,8 @@ class Writer(Worker):
         self._written = written
         self._jobs: deque[Job] = deque()
         self._headers: dict[Partition, Header] = {}
+        self._known: dict[Partition, Known] = {}
+        self._version: object = None
 
     def submit(self, job: Job) -> None:
         """Queue a job; jobs are done in order. Raises StoreUnavailableError, then nothing is written."""
@@ -74,6 +77,7 @@ class Writer(Worker):
         while batch := self._take():
             self._serve(batch)
         self._drop()
+        self._known.clear()
         self._headers.clear()  # what a closed ledger knew is no answer
 
     def _take(self) -> list[Job]:
@@ -90,16 +94,18 @@ class Writer(Worker):
         """Do all jobs in one transaction and answer them.
 
         1. begin, in the file that this process knows
-        2. do each job; one that fails by itself fails alone
+        2. do each job; one that fails by itself fails alone; write what all have changed
         3. commit, and answer only then
         """
         jobs, committing = batch, False
         try:
             connection = self._begin()  # 1
             ends = {partition: header.applied_offset for partition, header in self._headers.items()}
-            transaction = Transaction(connection.sql, self._file.path, ends)
+            transaction = Transaction(connection.sql, self._file.path, ends, self._known)
             done = self._do(transaction, batch)  # 2
-            jobs, committing = [job for job, _ in done], True
+            jobs = [job for job, _ in done]
+            transaction.flush()
+            committing = True
             connection.sql.execute("COMMIT")  # 3
         except FencepostError as error:
             self._undo()
@@ -107,6 +113,12 @@ class Writer(Worker):
                 job.reply.fail(error)
         except DatabaseError as error:
             self._give_up(jobs, error, committing=committing)
+        except Exception as error:  # noqa: BLE001 - the thread's outermost: nobody would be answered any more
+            self._undo()
+            failure = unknown_outcome(error, self._file.path) if committing else defect(error)
+            failure.__cause__ = error
+            for job in jobs:
+                job.reply.fail(failure)
         else:
             self._headers.update(transaction.headers)
             answers = Answers()
@@ -116,12 +128,21 @@ class Writer(Worker):
             self._written()
 
     def _begin(self) -> Connection:
+        """Begin a transaction; what is known is dropped if another connection has committed since the last one.
+
+        SQLite's `data_version` tells that, of whatever process, and does not change with commits of this connection.
+        """
         if self._connection is None:
+            self._version = None
             forget_beats(self._connected(query_only=False).sql)
         self._file.require_in_place(writing=True)
         connection = self._connected(query_only=False)
         connection.sql.execute("BEGIN IMMEDIATE")
-        require_present(connection.sql, self._file.path)
+        version: object = connection.sql.execute("PRAGMA data_version").get
+        if version != self._version:
+            self._known.clear()
+            require_present(connection.sql, self._file.path)
+            self._version = version
         return connection
 
     def _do(self, transaction: Transaction, batch: list[Job]) -> list[tuple[Job, object]]:
@@ -141,7 +162,11 @@ class Writer(Worker):
         return done
 
     def _undo(self) -> bool:
-        """Roll back; whether that is certain. A connection that cannot do it is not used again."""
+        """Roll back; whether that is certain. A connection that cannot do it is not used again.
+
+        Nothing is known any more: what was folded is not in the file.
+        """
+        self._known.clear()
         undone = self._connection is None or self._connection.rollback()
         if not undone:
             self._drop()

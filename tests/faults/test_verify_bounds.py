@@ -38,6 +38,7 @@ def filled(path: Path, count: int) -> None:
         op_id = f"op{number:05}"
         record = Record(op_id, (), intent(op_id, f"a{number}", seq=number + 1))
         transaction.publish(EFFECTS, op_id, history.encode(record))
+    transaction.flush()
     sql.execute("COMMIT")
     sql.close()
 

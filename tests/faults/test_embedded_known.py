@@ -1,0 +1,206 @@
+"""What the writer keeps from one transaction to the next is what the file says, or is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import apsw
+import pytest
+from embedded_fixtures import EFFECTS, assert_sound, claim, ledger_at, log_of
+
+from fencepost.ledger import embedded_known, history
+from fencepost.ledger.embedded_apply import Transaction
+from fencepost.ledger.embedded_known import Documents
+from fencepost.ledger.errors import FencepostError, PublishRefusedError
+from fencepost.ledger.operation_fold import fold_operation
+from fencepost.ledger.ports import DocumentKey
+from fencepost.ledger.projection import OPS, read_history
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fencepost.ledger.embedded_store import EmbeddedStore
+    from fencepost.ledger.history import Record
+    from fencepost.ledger.ports import Published
+
+FILES = ("", "-wal", "-shm")
+
+
+async def publish(store: EmbeddedStore, record: Record) -> Published:
+    return await store.log.publish(EFFECTS, record, read=[DocumentKey(OPS, record.key)])
+
+
+def attempts_of(published: Published) -> list[str]:
+    assert published.snapshot is not None
+    [(key, document)] = published.snapshot.documents.items()
+    return list(fold_operation(key.key, read_history(document)).attempts)
+
+
+def create(path: Path) -> None:
+    async def run() -> None:
+        async with ledger_at(path):
+            pass
+
+    asyncio.run(run())
+
+
+@contextlib.contextmanager
+def transaction_at(path: Path) -> Iterator[Transaction]:
+    """A transaction on an existing ledger, committed at the end."""
+    with contextlib.closing(apsw.Connection(str(path))) as sql:
+        sql.execute("BEGIN IMMEDIATE")
+        transaction = Transaction(sql, path, {}, {})
+        yield transaction
+        transaction.flush()
+        sql.execute("COMMIT")
+
+
+def publish_in(transaction: Transaction, record: Record) -> Published:
+    return transaction.publish(EFFECTS, record.key, history.encode(record), read=[DocumentKey(OPS, record.key)])
+
+
+def test_what_another_process_wrote_is_heeded(tmp_path: Path) -> None:
+    """Two stores, connected by the file alone, take turns on one operation: each sees the attempts of both."""
+    path = tmp_path / "ledger.db"
+
+    async def run() -> None:
+        async with ledger_at(path) as here, ledger_at(path) as there:
+            made: list[str] = []
+            for number in range(12):
+                store = (here, there)[number // 2 % 2]  # each twice in a row: the second time it knows what it wrote
+                made.append(f"a{number:02}")
+                published = await publish(store, claim("op", made[-1]))
+                assert attempts_of(published) == made
+                assert published.offset == max(0, 2 * number - 1)  # all but the first leave a debt that is paid
+        await assert_sound(path)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_nothing_is_known_of_a_transaction_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The disk is full before or after the rows are written: what was folded is forgotten, and the next publish is right."""
+    path = tmp_path / "ledger.db"
+    flush = Transaction.flush
+
+    def fail(self: Transaction) -> None:
+        if moment == "after":
+            flush(self)
+        raise apsw.FullError("no room")
+
+    async def run() -> None:
+        async with ledger_at(path) as store:
+            await publish(store, claim("op", "first"))
+            with monkeypatch.context() as patched:
+                patched.setattr(Transaction, "flush", fail)
+                lost = [publish(store, claim(key, "lost")) for key in ("op", "other")]
+                answers = await asyncio.gather(*lost, return_exceptions=True)
+                assert [type(answer) for answer in answers] == [PublishRefusedError] * 2
+            published = await publish(store, claim("op", "second"))
+            assert (published.offset, attempts_of(published)) == (1, ["first", "second"])
+            assert attempts_of(await publish(store, claim("other", "third"))) == ["third"]
+        await assert_sound(path)
+
+    asyncio.run(run())
+
+
+def test_a_defect_while_writing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever published hears that nothing was written, and the writer goes on."""
+    path = tmp_path / "ledger.db"
+
+    def fail(_: Transaction) -> None:
+        raise KeyError("defect")
+
+    async def run() -> None:
+        async with ledger_at(path) as store:
+            with monkeypatch.context() as patched:
+                patched.setattr(Transaction, "flush", fail)
+                with pytest.raises(FencepostError, match="KeyError"):
+                    await asyncio.wait_for(publish(store, claim("op", "lost")), 20)
+            assert attempts_of(await publish(store, claim("op", "first"))) == ["first"]
+            assert [entry.offset for entry in log_of(store)] == [0]
+
+    asyncio.run(run())
+
+
+def test_an_older_copy_in_its_place_is_not_written(tmp_path: Path) -> None:
+    """Restored into the very files that are open, an older copy is noticed although the writer knows how it stands."""
+    path = tmp_path / "ledger.db"
+
+    async def run() -> None:
+        async with ledger_at(path) as store:
+            await publish(store, claim("op", "first"))
+            older = {name: path.with_name(path.name + name).read_bytes() for name in FILES}
+            await publish(store, claim("op", "second"))
+            for name in FILES:
+                with path.with_name(path.name + name).open("r+b") as file:
+                    file.write(older[name])
+            with pytest.raises(PublishRefusedError, match="older state"):
+                await publish(store, claim("op", "third"))
+
+    asyncio.run(run())
+
+
+def test_a_document_that_many_records_change_is_written_once(tmp_path: Path) -> None:
+    """Publishes that share a transaction write their rows, and each document and the header once."""
+    path = tmp_path / "ledger.db"
+    create(path)
+    with transaction_at(path) as transaction:
+        before = transaction.sql.total_changes()
+        found = [publish_in(transaction, claim("op", f"a{number}", seq=number + 1)) for number in range(20)]
+        assert [attempts_of(one)[-1] for one in found] == [f"a{number}" for number in range(20)]
+        rows = found[-1].snapshot.header.applied_offset if found[-1].snapshot else 0
+        assert rows == 39  # and re-assertions of all but the first
+        documents = 5  # the operation, that it is open, its agent, the agent's operation, the numbers that were seen
+        assert transaction.sql.total_changes() - before == rows + documents + 1
+    asyncio.run(assert_sound(path))
+
+
+def test_what_waits_to_be_written_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction of large records writes before its end; a record that fails in it leaves the others as they were."""
+    monkeypatch.setattr(embedded_known, "MOST_GATHERED_BYTES", 5_000)
+    path = tmp_path / "ledger.db"
+    create(path)
+    with transaction_at(path) as transaction:
+        for number in range(20):
+            publish_in(transaction, claim("op", f"a{number}", seq=number + 1))
+            with pytest.raises(PublishRefusedError):
+                transaction.publish(EFFECTS, "op", b"no record")
+        [known] = transaction._known.values()
+        assert len(known.rows) < 10
+    assert len(asyncio.run(assert_sound(path))) == 20
+
+
+def test_work_on_the_connection_sees_what_was_published(tmp_path: Path) -> None:
+    """Whoever takes the connection finds everything in the tables; what he changes there is read again."""
+    path = tmp_path / "ledger.db"
+    create(path)
+    with transaction_at(path) as transaction:
+        publish_in(transaction, claim("op", "first"))
+        assert transaction.sql.execute("SELECT count(*) FROM log WHERE key = 'op'").get == 1
+        transaction.sql.execute("DELETE FROM documents")
+        assert attempts_of(publish_in(transaction, claim("op", "second"))) == ["second"]
+
+
+def test_known_documents_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By number and by bytes; what was used lately stays, and what is absent is known to be."""
+    monkeypatch.setattr(embedded_known, "MOST_DOCUMENTS", 10)
+    monkeypatch.setattr(embedded_known, "MOST_BYTES", 1_000)
+    keys = [DocumentKey(OPS, str(number)) for number in range(1000)]
+    for size in (1, 200):
+        documents = Documents()
+        documents.put({keys[0]: None})
+        for key in keys[1:]:
+            documents.put({key: bytes(size)})
+            documents.trim()
+            assert documents.pick([keys[0], key]) == ({keys[0]: None, key: bytes(size)}, [])
+        found, missing = documents.pick(keys)
+        assert len(found) <= 22
+        assert len(found) + len(missing) == len(keys)
+        documents.put({keys[0]: b"new"})
+        assert documents.pick([keys[0]]) == ({keys[0]: b"new"}, [])
