@@ -16,6 +16,7 @@ from fencepost.ledger import (
     CompensationBlockedError,
     EffectClass,
     EffectNotExecuted,
+    KeyVoided,
     Ledger,
     ManifestError,
     OperationBeingUndoneError,
@@ -138,6 +139,32 @@ def test_an_inverse_that_says_that_it_did_nothing(refunds: Refunds, ledger: Ledg
         assert refunds.operation("a").status is Status.COMMITTED
         broken.remove(cause)
     ledger.compensate(plan)
+    assert (refunds.account.balance, refunds.operation("a").round) == (0, 2)
+
+
+def test_an_inverse_whose_key_is_void_gets_another_one(refunds: Refunds, ledger: Ledger) -> None:
+    """The step is withdrawn; going on with the plan, the compensator is handed a key that nobody has voided."""
+    refunds.done("a")
+    plan = refunds.plan("a")
+    keys: list[str] = []
+
+    def state_hash(op: Operation) -> str:
+        del op
+        return refunds.account.hash
+
+    @ledger.compensator(refunds.action, state_hash=state_hash)
+    def recharge(op: Operation, payload: Any, idempotency_key: str) -> None:
+        del op
+        keys.append(idempotency_key)
+        if idempotency_key == keys[0]:
+            raise KeyVoided(idempotency_key)
+        refunds.account.move(-payload["cents"], f"undo:{idempotency_key}")
+
+    with pytest.raises(CompensationBlockedError) as caught:
+        ledger.compensate(plan, approved_by="alice")
+    assert caught.value.verdict == "NOT_EXECUTED"
+    ledger.compensate(plan)
+    assert keys == [keys[0], f"{keys[0]}.1"]
     assert (refunds.account.balance, refunds.operation("a").round) == (0, 2)
 
 
