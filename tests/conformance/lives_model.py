@@ -1,15 +1,16 @@
 """What DESIGN says about a few agents, branches, and operations, in plain sets: no fact, no log, no epoch.
 
-A session knows the effects that it did or was told of, and those that the point knew from which it resumed. A
-checkpoint is what its session knew. Going back to it is safe if nothing that its agent did, and that still stands, is missing.
+A session knows the effects that it began, did, or was told of, and those that the point knew from which it resumed. A
+checkpoint is what its session knew. Going back to it is safe if nothing that its agent did, and that still stands, is missing,
+and nothing that it has as done was undone since.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-Effect = tuple[str, int]
-"""An operation's key, and its round."""
+Effect = tuple[str, int, str]
+"""An operation's key, its round, and what is known of it: that it was "begun", or "done"."""
 
 
 @dataclass(eq=False)
@@ -70,8 +71,12 @@ class Operation:
     ran: dict[int, int] = field(default_factory=dict)
 
     @property
-    def effect(self) -> Effect:
-        return self.key, self.round
+    def begun(self) -> Effect:
+        return self.key, self.round, "begun"
+
+    @property
+    def done(self) -> Effect:
+        return self.key, self.round, "done"
 
 
 @dataclass
@@ -86,6 +91,7 @@ class Reference:
     def claimed(self, key: str, life: Life) -> None:
         op = self.operations[key]
         op.status, op.did = "owned", life.branch.agent
+        life.knows.add(op.begun)
 
     def ran(self, key: str, round_number: int) -> None:
         """The effect happens."""
@@ -97,7 +103,7 @@ class Reference:
         op = self.operations[key]
         op.status, op.result = "committed", result
         if life is not None:
-            life.knows.add(op.effect)
+            life.knows.add(op.done)
 
     def freed(self, key: str) -> None:
         """The effect did not happen."""
@@ -108,7 +114,7 @@ class Reference:
 
     def absorbed(self, key: str, life: Life) -> None:
         """A session was told the result of what another one did."""
-        life.knows.add(self.operations[key].effect)
+        life.knows.add(self.operations[key].done)
 
     def undone(self, key: str) -> None:
         op = self.operations[key]
@@ -151,5 +157,16 @@ class Reference:
         return {
             op.key
             for op in self.operations.values()
-            if op.did == agent and op.status == "committed" and op.effect not in mark.knows
+            if op.did == agent and op.status == "committed" and op.done not in mark.knows
+        }
+
+    def lost(self, mark: Mark) -> set[str]:
+        """What the checkpoint has as done, and was undone since: nobody would do it again."""
+        newest = {
+            op.key: max((r for key, r, _ in mark.knows if key == op.key), default=0) for op in self.operations.values()
+        }
+        return {
+            op.key
+            for op in self.operations.values()
+            if newest[op.key] < op.round and (op.key, newest[op.key], "done") in mark.knows
         }

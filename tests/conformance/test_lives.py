@@ -312,14 +312,15 @@ class Lives(RuleBasedStateMachine):
             self._preview(*marks[next(self.numbers) % len(marks)])
 
     def _preview(self, branch: Branch, mark: Mark) -> None:
-        """Under STRICT nothing that the checkpoint does not know is gone back over; under GATED nothing undecided is."""
+        """Nothing undecided is gone back over, nothing undone is lost; and under STRICT nothing is that the checkpoint does not know."""
         undecided, missing = self.reference.undecided(branch.agent), self.reference.missing(branch.agent, mark)
-        crossed = None if undecided else {self.op_id(key) for key in missing}
+        lost = self.reference.lost(mark)
+        crossed = None if undecided or lost else {self.op_id(key) for key in missing}
         self.comes_to(
             lambda: self.verdicts(branch, mark),
-            (not undecided and not missing, not undecided, crossed),
+            (not undecided and not missing and not lost, not undecided and not lost, crossed),
         )
-        event(f"preview: {len(undecided)} undecided, {len(missing)} missing")
+        event(f"preview: {len(undecided)} undecided, {len(missing)} missing, {len(lost)} lost")
 
     def verdicts(self, branch: Branch, mark: Mark) -> tuple[bool, bool, set[str] | None]:
         """Whether STRICT and GATED authorise it, and what GATED would cross."""
@@ -336,7 +337,7 @@ class Lives(RuleBasedStateMachine):
         branch, mark = self.can_go_back()[which % len(self.can_go_back())]
         life = branch.speaker
         assert life is not None
-        if self.reference.missing(branch.agent, mark):
+        if self.reference.missing(branch.agent, mark) or self.reference.lost(mark):
             with pytest.raises(UnsafeRollbackError) as refused:
                 self.sessions[life].rollback(mark.name)
             event("went back: refused")
