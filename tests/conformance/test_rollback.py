@@ -68,7 +68,8 @@ def test_a_rollback_and_a_session_fence_in_every_partition(world: World, ledger:
         snapshots = [ledger.submit(view.read(place, [document])).result(20) for place in view.partitions(Topic.EFFECTS)]
         return {fence_epoch(read_history(snapshot.documents.get(document))) for snapshot in snapshots}
 
-    with ledger.session(world.agent) as session:
+    ledger.session(world.agent).open()
+    with ledger.session(world.agent) as session:  # which takes over
         session.checkpoint("c")
         opened = fences()
     assert len(opened) == 1, "not everywhere the same"
