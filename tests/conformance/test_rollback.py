@@ -21,6 +21,8 @@ from fencepost.ledger import (
     WayOn,
 )
 from fencepost.ledger.operations import Status
+from fencepost.ledger.positions import Position, Topic
+from fencepost.ledger.projection import fence_document, fence_epoch, read_history
 
 if TYPE_CHECKING:
     from fencepost.ledger import AgentSession
@@ -55,6 +57,27 @@ def test_proceeds_when_no_effect_came_after(world: World, ledger: Ledger) -> Non
         assert rollback.authorised
         with pytest.raises(FencedError):
             do(session, "mail.send", world.key("after"))
+
+
+def test_a_rollback_and_a_session_fence_in_every_partition(world: World, ledger: Ledger) -> None:
+    """Whichever partition an operation belongs to, what is left behind claims nothing in it."""
+    view = ledger._engine.view
+    document = fence_document(world.agent, "main")
+
+    def fences() -> set[Position | None]:
+        snapshots = [ledger.submit(view.read(place, [document])).result(20) for place in view.partitions(Topic.EFFECTS)]
+        return {fence_epoch(read_history(snapshot.documents.get(document))) for snapshot in snapshots}
+
+    ledger.session(world.agent).open()
+    with ledger.session(world.agent) as session:  # which takes over
+        session.checkpoint("c")
+        opened = fences()
+    assert len(opened) == 1, "not everywhere the same"
+    assert None not in opened
+    assert ledger.authorize_rollback(world.agent, checkpoint="c").authorised
+    fenced = fences()
+    assert len(fenced) == 1, "not everywhere the same"
+    assert fenced != opened
 
 
 @pytest.mark.parametrize("options", HARMLESS)

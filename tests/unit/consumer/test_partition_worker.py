@@ -128,6 +128,18 @@ def test_debts_are_paid_and_struck_by_reading_back(stand: Stand) -> None:
     assert stand.store.header.settled_offset == 4
 
 
+def test_debts_outlive_the_projector(stand: Stand) -> None:
+    """What is owed stands in the projection: the next projector pays it, and settles nothing before that."""
+    stand.opened()
+    stand.take((1, intent("op", "a")), (2, intent("op", "b")))
+    stand.restart()
+    stand.take((3, intent("other", "c")))
+    assert stand.store.header.settled_offset == 2
+    stand.serve()
+    paid = stand.log.records[-1]
+    assert (paid.key, paid.fact, len(paid.history)) == ("op", None, 2)
+
+
 def test_a_failed_payment_is_repeated(stand: Stand) -> None:
     """What could not be written stays owed."""
     stand.opened()
