@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from .engine import Engine
 from .facts import AgentFact
 from .guard import Evidence, SeenOperation
+from .listing import CHUNK
+from .positions import Partition
 from .view import AgentView
 
 Calls = Callable[[str], Awaitable[Sequence[AgentFact]]]
@@ -53,5 +55,10 @@ async def gather(
 
 async def those_of_the_ledger(engine: Engine, references: Iterable[str]) -> dict[str, SeenOperation]:
     """Those of these references that are operations of the ledger, by op_id."""
-    views = await asyncio.gather(*(engine.view.operation(name) for name in references if not name.startswith("~")))
-    return {one.operation.op_id: one.seen for one in views if one.facts or one.seen.unsafe}
+    names: dict[Partition, list[str]] = {}
+    for name in references:
+        if not name.startswith("~"):
+            names.setdefault(engine.view.effects_partition(name), []).append(name)
+    chunks = [(p, some[at : at + CHUNK]) for p, some in names.items() for at in range(0, len(some), CHUNK)]
+    parts = await asyncio.gather(*(engine.view.operations(partition, chunk) for partition, chunk in chunks))
+    return {one.operation.op_id: one.seen for part in parts for one in part if one.facts or one.seen.unsafe}
