@@ -10,6 +10,7 @@ The parts, all of them loaded by `open_store` only, since the client library tak
     embedded_errors    what the client's errors mean
     embedded_file      opens the file, refuses what is not ours
     embedded_apply     what one transaction does: append, project, pay debts; rebuild
+    embedded_known     what is known of a partition from one transaction to the next
     embedded_threads   threads that own a connection, and how they answer
     embedded_writer    group commit
     embedded_reader    snapshots, and waiting for the projection

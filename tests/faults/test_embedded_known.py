@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import apsw
 import pytest
 from embedded_fixtures import EFFECTS, assert_sound, claim, ledger_at, log_of
 
-from fencepost.ledger import embedded_known, history
+from fencepost.ledger import embedded_known
 from fencepost.ledger.embedded_apply import Transaction
 from fencepost.ledger.embedded_known import Documents
+from fencepost.ledger.embedded_store import EmbeddedWriting
 from fencepost.ledger.errors import FencepostError, PublishRefusedError
 from fencepost.ledger.operation_fold import fold_operation
 from fencepost.ledger.ports import DocumentKey
@@ -24,19 +25,30 @@ if TYPE_CHECKING:
 
     from fencepost.ledger.embedded_store import EmbeddedStore
     from fencepost.ledger.history import Record
-    from fencepost.ledger.ports import Published
 
 FILES = ("", "-wal", "-shm")
 
 
+class Published(NamedTuple):
+    """What a publish left: its record's offset, the attempts of its operation, and where the log ends."""
+
+    offset: int
+    attempts: list[str]
+    end: int
+
+
+def publish_in(writing: Transaction | EmbeddedWriting, record: Record) -> Published:
+    if isinstance(writing, Transaction):
+        writing = EmbeddedWriting(writing)
+    offset = writing.publish(EFFECTS, record)
+    key = DocumentKey(OPS, record.key)
+    snapshot = writing.read(EFFECTS, [key])
+    attempts = fold_operation(key.key, read_history(snapshot.documents[key])).attempts
+    return Published(offset, list(attempts), snapshot.header.applied_offset)
+
+
 async def publish(store: EmbeddedStore, record: Record) -> Published:
-    return await store.log.publish(EFFECTS, record, read=[DocumentKey(OPS, record.key)])
-
-
-def attempts_of(published: Published) -> list[str]:
-    assert published.snapshot is not None
-    [(key, document)] = published.snapshot.documents.items()
-    return list(fold_operation(key.key, read_history(document)).attempts)
+    return await store.log.write(lambda transaction: publish_in(transaction, record))
 
 
 def create(path: Path) -> None:
@@ -58,10 +70,6 @@ def transaction_at(path: Path) -> Iterator[Transaction]:
         sql.execute("COMMIT")
 
 
-def publish_in(transaction: Transaction, record: Record) -> Published:
-    return transaction.publish(EFFECTS, record.key, history.encode(record), read=[DocumentKey(OPS, record.key)])
-
-
 def test_what_another_process_wrote_is_heeded(tmp_path: Path) -> None:
     """Two stores, connected by the file alone, take turns on one operation: each sees the attempts of both."""
     path = tmp_path / "ledger.db"
@@ -73,7 +81,7 @@ def test_what_another_process_wrote_is_heeded(tmp_path: Path) -> None:
                 store = (here, there)[number // 2 % 2]  # each twice in a row: the second time it knows what it wrote
                 made.append(f"a{number:02}")
                 published = await publish(store, claim("op", made[-1]))
-                assert attempts_of(published) == made
+                assert published.attempts == made
                 assert published.offset == max(0, 2 * number - 1)  # all but the first leave a debt that is paid
         await assert_sound(path)
 
@@ -102,8 +110,8 @@ def test_nothing_is_known_of_a_transaction_that_failed(
                 answers = await asyncio.gather(*lost, return_exceptions=True)
                 assert [type(answer) for answer in answers] == [PublishRefusedError] * 2
             published = await publish(store, claim("op", "second"))
-            assert (published.offset, attempts_of(published)) == (1, ["first", "second"])
-            assert attempts_of(await publish(store, claim("other", "third"))) == ["third"]
+            assert (published.offset, published.attempts) == (1, ["first", "second"])
+            assert (await publish(store, claim("other", "third"))).attempts == ["third"]
         await assert_sound(path)
 
     asyncio.run(run())
@@ -122,7 +130,7 @@ def test_a_defect_while_writing_is_told(tmp_path: Path, monkeypatch: pytest.Monk
                 patched.setattr(Transaction, "flush", fail)
                 with pytest.raises(FencepostError, match="KeyError"):
                     await asyncio.wait_for(publish(store, claim("op", "lost")), 20)
-            assert attempts_of(await publish(store, claim("op", "first"))) == ["first"]
+            assert (await publish(store, claim("op", "first"))).attempts == ["first"]
             assert [entry.offset for entry in log_of(store)] == [0]
 
     asyncio.run(run())
@@ -153,11 +161,10 @@ def test_a_document_that_many_records_change_is_written_once(tmp_path: Path) -> 
     with transaction_at(path) as transaction:
         before = transaction.sql.total_changes()
         found = [publish_in(transaction, claim("op", f"a{number}", seq=number + 1)) for number in range(20)]
-        assert [attempts_of(one)[-1] for one in found] == [f"a{number}" for number in range(20)]
-        rows = found[-1].snapshot.header.applied_offset if found[-1].snapshot else 0
-        assert rows == 39  # and re-assertions of all but the first
+        assert [one.attempts[-1] for one in found] == [f"a{number}" for number in range(20)]
+        assert found[-1].end == 39  # all but the first leave a debt that is paid
         documents = 5  # the operation, that it is open, its agent, the agent's operation, the numbers that were seen
-        assert transaction.sql.total_changes() - before == rows + documents + 1
+        assert transaction.sql.total_changes() - before == found[-1].end + documents + 1
     asyncio.run(assert_sound(path))
 
 
@@ -184,7 +191,7 @@ def test_work_on_the_connection_sees_what_was_published(tmp_path: Path) -> None:
         publish_in(transaction, claim("op", "first"))
         assert transaction.sql.execute("SELECT count(*) FROM log WHERE key = 'op'").get == 1
         transaction.sql.execute("DELETE FROM documents")
-        assert attempts_of(publish_in(transaction, claim("op", "second"))) == ["second"]
+        assert publish_in(transaction, claim("op", "second")).attempts == ["second"]
 
 
 def test_known_documents_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
