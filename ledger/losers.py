@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from ..schemas import catalogue
 from ..schemas.errors import DecodeError
-from .facts import EffectFact, EffectKind, decode_effect, encode_effect
+from .facts import AgentFact, EffectFact, EffectKind, decode_effect, encode_effect
 from .operations import Attempt, AttemptState, Operation
 from .positions import Position
 
@@ -51,7 +51,7 @@ class Number(NamedTuple):
     seq: int
 
 
-def number_of(fact: EffectFact) -> Number:
+def number_of(fact: EffectFact | AgentFact) -> Number:
     """The number of a fact; one with seq 0 has none."""
     return Number(fact.agent_id, fact.epoch, fact.seq)
 

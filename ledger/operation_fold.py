@@ -1,7 +1,7 @@
 """The life of one logical operation, folded from its facts in log order.
 
 State is a pure function of the facts (DESIGN section 3.2): the history is a set, and this is
-one ordered pass over it. The rules, as `_take` applies them:
+one ordered pass over it. The rules, as `take` applies them:
 
     INTENDED   on a free op owns it; while it is owned or committed it is absorbed ("lost").
                An attempt claims once: a repeat of its intent is nothing. An intent that was
@@ -53,15 +53,28 @@ def fold_operation(op_id: str, facts: History) -> Operation:
     rejected = {f.attempt_id for _, f in decoded if f.kind is EffectKind.REJECTED}
     operation = Operation(op_id)
     for position, fact in decoded:
-        rule = _RULES.get(fact.kind)
-        if rule is None:
-            operation.status = Status.UNSAFE
-            operation.version = str(position)
-        elif fact.kind is EffectKind.INTENDED:
-            _intended(operation, position, fact, rejected=fact.attempt_id in rejected)
-        else:
-            rule(operation, position, fact)
+        take(operation, position, fact, rejected=fact.attempt_id in rejected)
     return operation
+
+
+def take(operation: Operation, position: Position, fact: EffectFact, *, rejected: bool = False) -> None:
+    """Go on by one fact, which stands behind all that were taken.
+
+    Args:
+        operation: is changed.
+        position: where the fact stands.
+        fact: a REJECTED one changes nothing here: the fold takes it into account where its intent stands.
+        rejected: whether the operation's facts have a REJECTED one of this attempt.
+    """
+    if fact.kind is EffectKind.INTENDED:
+        _intended(operation, position, fact, rejected=rejected)
+        return
+    rule = _RULES.get(fact.kind)
+    if rule is None:
+        operation.status = Status.UNSAFE
+        operation.version = str(position)
+    else:
+        rule(operation, position, fact)
 
 
 def _same(operation: Operation, fact: EffectFact) -> bool:

@@ -17,82 +17,52 @@ What `apply` does with a record (DESIGN section 3):
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..schemas.errors import DecodeError, EncodeError
+from ..schemas.errors import EncodeError
 from . import history, log_keys, losers
 from .derived_facts import agents_in, highest_fence, numbers_in, rejection
-from .facts import EffectFact, EffectKind, decode_agent, decode_effect
+from .document_names import (
+    AGENTS,
+    DEBTS,
+    FENCES,
+    LAYOUT,
+    LEDGER,
+    OPEN,
+    OPS,
+    SET_ASIDE,
+    UNJUDGED,
+    UNSAFE,
+    agent_documents,
+    agent_ops,
+    document_of,
+    fence_document,
+    seq_document,
+    seqs,
+)
+from .documents import Documents, Known
+from .facts import EffectFact, EffectKind, decode_effect
 from .history import History, LogEntry, PositionedFact, Record
 from .losers import Number
 from .marks import NO_ROOM, TOO_LARGE, mark_of
-from .operation_fold import fold_operation
-from .operations import Status
+from .operation_fold import fold_operation, take
+from .operations import Operation, Status
 from .ports import DocumentKey, Header, Step
-from .positions import Partition, Position, Topic
-from .seq_bits import SEQ_CHUNK, set_bits
+from .positions import Partition, Position
+from .sayings import Saying, Told, decoded, said_by
 
-LAYOUT = 2
-"""Of the documents: raised whenever they are named or made differently, so that a projection of another
-layout is not there, and is derived anew. (1: sequence numbers by session id.)"""
-OPS = "ops"
-OPEN = "open"
-FENCES = "fences"
-DEBTS = "debts"
-UNJUDGED = "unjudged"
-UNSAFE = "unsafe"
-SET_ASIDE = "set-aside"
-AGENTS = "agents"
-LEDGER = "ledger"
+__all__ = [
+    "AGENTS", "DEBTS", "FENCES", "LAYOUT", "LEDGER", "OPEN", "OPS", "SET_ASIDE", "UNJUDGED", "UNKNOWN_TIME_MS", "UNSAFE",
+    "Debt", "PartitionFold", "agent_documents", "agent_ops", "document_of", "fence_document", "fence_epoch",
+    "read_history", "reassertion", "seq_document", "seqs", "write_history",
+]  # fmt: skip
+
 UNKNOWN_TIME_MS = 1
 """Stands for the unknown time of an old record: older than any limit."""
-
-
-def agent_ops(agent_id: str) -> str:
-    """Collection: op_ids that this agent has attempted, in one effects partition."""
-    return f"agent-ops/{agent_id}"
-
-
-def agent_documents(family: str, agent_id: str) -> str:
-    """Collection of an agent's keys: structure, checkpoints with compactions, absorbed, calls, or plans."""
-    return f"{_AGENT_COLLECTIONS.get(family, 'agent')}/{agent_id}"
-
-
-_AGENT_COLLECTIONS = {
-    "checkpoint": "checkpoints", "compaction": "checkpoints", "absorbed": "absorbed", "call": "calls", "plan": "plans",
-}  # fmt: skip
-
-
-def seqs(agent_id: str, epoch: Position) -> str:
-    """Collection: bitmaps of the sequence numbers seen of the session of this agent and epoch."""
-    return f"seqs/{agent_id}/{epoch}"
-
-
-def seq_document(number: Number) -> DocumentKey:
-    """Where it is kept that a fact with this number was seen."""
-    return DocumentKey(seqs(number.agent_id, number.epoch), str(number.seq // SEQ_CHUNK))
-
-
-def fence_document(agent_id: str, branch_id: str) -> DocumentKey:
-    """Where the fence of a branch is kept in an effects partition."""
-    return DocumentKey(FENCES, f"{agent_id}\x1f{branch_id}")
-
-
-def document_of(topic: Topic, key: str) -> DocumentKey | None:
-    """Where the history of a log key is kept; None for keys that have none (horizons)."""
-    if log_keys.is_horizon(key):
-        return None
-    if topic is Topic.EFFECTS:
-        if log_keys.is_operation(key):
-            return DocumentKey(OPS, key)
-        fence = log_keys.fence_of(key)
-        return fence_document(*fence) if fence else None
-    if key == log_keys.LEDGER:
-        return DocumentKey(LEDGER, key)
-    owner = log_keys.agent_of(key)
-    return DocumentKey(agent_documents(*owner), key) if owner else None
+_STATUS = {status: status.value.encode() for status in Status}
+_SETTLED = {Status.FREE, Status.COMMITTED}
 
 
 def read_history(data: bytes | None) -> History:
@@ -128,6 +98,9 @@ class Debt(NamedTuple):
         return f"{self.offset} {self.time_ms}".encode()
 
 
+Intent = tuple[Position, EffectFact]
+
+
 class PartitionFold:
     """The projection of one partition, held as far as the records at hand need it.
 
@@ -138,10 +111,33 @@ class PartitionFold:
 
     def __init__(self, partition: Partition, header: Header, debts: Mapping[str, Debt]) -> None:
         self.partition = partition
-        self.header = header
+        self.applied_offset = header.applied_offset
+        self._header = header
+        self._settled = header.settled_offset, header.settled_time_ms
         self.debts = dict(debts)
-        self._loaded: dict[DocumentKey, bytes | None] = {}
-        self._writes: dict[DocumentKey, bytes | None] = {}
+        self._oldest: Debt | None = None  # of the debts; found anew when they change
+        self._documents = Documents(str(partition))
+        self._sayings: dict[int, tuple[LogEntry, Saying]] = {}
+
+    @property
+    def header(self) -> Header:
+        """What the projection says of itself, with all that was applied."""
+        header, (offset, time_ms) = self._header, self._settled
+        if (header.applied_offset, header.settled_offset, header.settled_time_ms) != (
+            self.applied_offset,
+            offset,
+            time_ms,
+        ):
+            self._header = header = replace(
+                header, applied_offset=self.applied_offset, settled_offset=offset, settled_time_ms=time_ms
+            )
+        return header
+
+    @header.setter
+    def header(self, header: Header) -> None:
+        self._header = header
+        self.applied_offset = header.applied_offset
+        self._settled = header.settled_offset, header.settled_time_ms
 
     # -- documents ---------------------------------------------------------------------
 
@@ -151,60 +147,55 @@ class PartitionFold:
         Ask again after providing them, until there are none, if the entry `history.names_a_summary`: what
         that stands for is only looked up as far as the key's own document does not know it.
         """
-        wanted: set[DocumentKey] = set()
-        own = None
-        if entry.key is not None and (own := document_of(self.partition.topic, entry.key)):
-            wanted.add(own)
-            wanted.add(DocumentKey(UNSAFE, entry.key))
-        if entry.record is not None:
-            position = Position(self.header.generation, entry.offset)
-            for _, fact in history.facts_of(entry.record, position):
-                wanted |= self._summary_needs(fact, own) if losers.is_summary(fact) else self._fact_needs(fact)
-        return {key for key in wanted if key not in self._loaded and key not in self._writes}
-
-    def _fact_needs(self, data: bytes) -> set[DocumentKey]:
-        number, fence = self._coordinates(data)
-        wanted = {seq_document(number)} if number else set()
-        if fence:
-            wanted.add(fence)
-        return wanted
-
-    def _summary_needs(self, data: bytes, own: DocumentKey | None) -> set[DocumentKey]:
-        if own is None or (own not in self._loaded and own not in self._writes):
+        said = self._saying(entry)
+        if said.document is None:
             return set()
-        known = numbers_in(read_history(self._get(own)))
+        wanted = [said.document, DocumentKey(UNSAFE, entry.key or "")]
+        for item, fact in self._perhaps_new(said):
+            if fact.kind is EffectKind.SUMMARISED:
+                wanted += self._summary_needs(item.fact, said.document)
+                continue
+            if fact.seq > 0:
+                wanted.append(seq_document(losers.number_of(fact)))
+            if isinstance(fact, EffectFact) and fact.kind is EffectKind.INTENDED:
+                wanted.append(fence_document(fact.agent_id, fact.branch_id))
+        return self._documents.missing(wanted)
+
+    def _perhaps_new(self, said: Saying) -> Iterable[Told]:
+        """The facts that may have to be taken: what is known once stays known."""
+        told = list(zip(said.history, said.facts, strict=True))
+        if told and said.document is not None and said.document in self._documents:
+            known = self._known(said.document, "").history
+            if known and known == said.history[: len(known)]:
+                return told[len(known) :]
+        return told
+
+    def _summary_needs(self, data: bytes, own: DocumentKey) -> set[DocumentKey]:
+        if own not in self._documents:
+            return set()
+        known = numbers_in(self._known(own, "").history)
         return {seq_document(number) for number in losers.numbers(data) - known}
 
-    def _coordinates(self, data: bytes) -> tuple[Number | None, DocumentKey | None]:
-        """The fact's number, if it has one, and the fence that an intent is judged by."""
-        try:
-            if self.partition.topic is Topic.AGENTS:
-                agent = decode_agent(data)
-                return (Number(agent.agent_id, agent.epoch, agent.seq) if agent.seq > 0 else None), None
-            effect = decode_effect(data)
-        except DecodeError:
-            return None, None
-        fence = None
-        if effect.kind is EffectKind.INTENDED:
-            fence = fence_document(effect.agent_id, effect.branch_id)
-        return (losers.number_of(effect) if effect.seq > 0 else None), fence
+    def _saying(self, entry: LogEntry) -> Saying:
+        """What the entry says; `needs` and `apply` both ask."""
+        kept = self._sayings.get(entry.offset)
+        if kept is None or kept[0] is not entry:
+            kept = entry, said_by(entry, self.partition.topic, self._header.generation)
+            self._sayings[entry.offset] = kept
+        return kept[1]
+
+    def _known(self, document: DocumentKey, key: str) -> Known:
+        return self._documents.known(document, key)
 
     def provide(self, documents: Mapping[DocumentKey, bytes | None]) -> None:
         """Hand over documents that were asked for; absent ones as None."""
-        self._loaded.update(documents)
+        self._documents.provide(documents)
 
     def _get(self, key: DocumentKey) -> bytes | None:
-        """A document. One that is not at hand is never taken for absent: its history would be overwritten."""
-        if key not in self._writes and key not in self._loaded:
-            raise LookupError(f"{self.partition}: document {key} was not provided")
-        return self._at_hand(key)
-
-    def _at_hand(self, key: DocumentKey) -> bytes | None:
-        return self._writes[key] if key in self._writes else self._loaded.get(key)
+        return self._documents.get(key)
 
     def _put(self, key: DocumentKey, value: bytes | None) -> None:
-        if self._at_hand(key) != value or (value is None and key not in self._loaded):
-            self._writes[key] = value
+        self._documents.put(key, value)
 
     # -- applying ----------------------------------------------------------------------
 
@@ -215,34 +206,34 @@ class PartitionFold:
         shell's to deal with, since only above the settled offset it is proof of a loss.
         Raises LookupError when a document that it needs was not provided.
         """
-        if entry.offset < self.header.applied_offset:
+        if entry.offset < self.applied_offset:
             raise ValueError(f"{self.partition}: offset {entry.offset} is applied already")
+        said = self._saying(entry)
         if entry.record is None:
             self._set_aside(entry)
-        elif self.partition.topic is Topic.EFFECTS and log_keys.fence_of(entry.record.key):
-            self._apply_fence(entry, entry.record)
-        elif (document := document_of(self.partition.topic, entry.record.key)) is not None:
-            self._apply_history(entry, entry.record, document)
-        elif not log_keys.is_horizon(entry.record.key):
-            self._set_aside(replace(entry, record=None, problem="the key is of an unknown form"))
+        elif said.problem:
+            self._set_aside(replace(entry, record=None, problem=said.problem))
+        elif said.document is not None:
+            if said.document.collection == FENCES:
+                self._apply_fence(entry, said, said.document)
+            else:
+                self._apply_history(entry, said, said.document)
         self._advance(entry.offset + 1)
 
     def skip_to(self, offset: int) -> None:
         """Move over offsets that compaction removed below the settled offset."""
-        self._advance(max(offset, self.header.applied_offset))
+        self._advance(max(offset, self.applied_offset))
 
     def _advance(self, applied: int) -> None:
-        oldest = min(self.debts.values(), default=Debt(applied, 0))
-        settled = oldest.offset if self.header.opened else min(oldest.offset, self.header.judge_from)
-        self.header = replace(
-            self.header,
-            applied_offset=applied,
-            settled_offset=max(settled, self.header.settled_offset),
-            settled_time_ms=oldest.time_ms,
-        )
+        if self.debts and self._oldest is None:
+            self._oldest = min(self.debts.values())
+        oldest = self._oldest or Debt(applied, 0)
+        settled = oldest.offset if self._header.opened else min(oldest.offset, self._header.judge_from)
+        self.applied_offset = applied
+        self._settled = max(settled, self._settled[0]), oldest.time_ms
 
     def _set_aside(self, entry: LogEntry) -> None:
-        place = {"partition": str(self.partition), "offset": entry.offset, "generation": self.header.generation}
+        place = {"partition": str(self.partition), "offset": entry.offset, "generation": self._header.generation}
         said = {"key": entry.key, "problem": entry.problem, "time_ms": entry.time_ms, "stray": entry.stray}
         note = json.dumps({**place, **said})
         self._put(DocumentKey(SET_ASIDE, str(entry.offset)), note.encode())
@@ -261,127 +252,140 @@ class PartitionFold:
         The record itself is removed by the log cleaner one day; a projection that is rebuilt
         afterwards would take the operation, or the agent, for a safe one.
         """
-        position = Position(self.header.generation, entry.offset)
-        known = history.merge(read_history(self._get(document)), (PositionedFact(position, mark),))
+        position = Position(self._header.generation, entry.offset)
+        before = self._known(document, document.key).history
+        after = Known(document.key, history.merge(before, (PositionedFact(position, mark),)))
         if document.collection == OPS:
             self._put(DocumentKey(OPEN, document.key), b"unsafe")
         try:
-            written = write_history(document.key, known)
+            self._documents.put_history(document, after)
         except EncodeError:  # no room for the mark: the unsafe note stands by itself
             return
-        self._put(document, written)
         if document.collection == OPS:
-            self._index_operation(document.key, known, ())
+            self._index_operation(after, fold_operation(after.key, after.history), ())
 
-    def _apply_fence(self, entry: LogEntry, record: Record) -> None:
-        owner = log_keys.fence_of(record.key)
-        document = fence_document(*owner) if owner else None
-        said = history.facts_of(record, Position(self.header.generation, entry.offset))
-        if document is None or not self._readable(entry, said):
-            return
-        known = history.merge(read_history(self._get(document)), said)
+    def _apply_fence(self, entry: LogEntry, said: Saying, document: DocumentKey) -> None:
+        known = history.merge(self._known(document, "").history, said.history)
         # Once opened every intent was judged when it was applied, so only the highest fence
         # still decides anything. Below the horizon all are kept: they are judged by later.
-        if self.header.opened:
+        if self._header.opened:
             known = highest_fence(known)
-        self._put(document, write_history(record.key, known))
-        self._settle_debt(entry, covered=set(said) >= set(highest_fence(known)))
+        self._documents.put_history(document, Known(entry.key or "", known))
+        self._settle_debt(entry, covered=set(said.history) >= set(highest_fence(known)))
 
-    def _apply_history(self, entry: LogEntry, record: Record, document: DocumentKey) -> None:
-        said = history.facts_of(record, Position(self.header.generation, entry.offset))
-        if not self._readable(entry, said):
-            return
-        before = read_history(self._get(document))
-        known = said if set(before) <= set(said) else history.merge(before, said)
-        new = tuple(sorted(set(known) - set(before))) if before else known
+    def _apply_history(self, entry: LogEntry, said: Saying, document: DocumentKey) -> None:
+        key = entry.key or ""
+        before = self._known(document, key)
+        union, new = self._union(before.history, said)
+        known = union
         if document.collection == OPS:
-            if verdicts := self._verdicts(record.key, new, known):
+            if verdicts := self._verdicts(key, new, known):
                 known = history.merge(known, verdicts)
-            known = self._summarised(record.key, known)
+            known = self._summarised(key, known)
+        after = Known(key, known)
         try:
-            written = write_history(record.key, known)
+            self._documents.put_history(document, after)
         except EncodeError as error:
             self._set_aside(replace(entry, record=None, problem=f"{TOO_LARGE}: {error}"))
             return
-        self._put(document, written)
         if document.collection == OPS:
-            self._index_operation(record.key, known, new)
+            self._index_operation(after, self._operation(before, after, new), new)
         else:
-            self._index_agent(record.key, known)
-        self._note_seqs(new, before)
-        self._settle_debt(entry, covered=history.contains(said, known))
+            self._index_agent(key, known)
+        self._note_seqs(new, before.history)
+        self._settle_debt(entry, covered=known is said.history or history.contains(said.history, known))
+
+    def _union(self, before: History, said: Saying) -> tuple[History, Sequence[Told]]:
+        """All that is known now, and what of it was not known before.
+
+        As a rule a record has exactly what is known, and one fact more.
+        """
+        known = said.history
+        if known[:-1] == before:
+            return known, list(zip(known[-1:], said.facts[-1:], strict=True))
+        if known == before:
+            return known, ()
+        former = set(before)
+        if not former <= set(known):
+            known = history.merge(before, known)
+        new = sorted(set(known) - former)
+        return known, [(item, decoded(self.partition.topic, item.fact)) for item in new]
+
+    def _operation(self, before: Known, after: Known, new: Sequence[Told]) -> Operation:
+        """The fold of what is known after a record. Where facts came in at the end, the former fold goes on by them.
+
+        Not where a verdict came in, or stands: that looks back to its intent.
+        """
+        former = before.taken_operation() if before.history else Operation(after.key)
+        size = len(before.history)
+        added = len(after.history) == size + len(new) and after.history[:size] == before.history
+        if former is None or not added or any(fact.kind is EffectKind.REJECTED for _, fact in new):
+            operation = fold_operation(after.key, after.history)
+            after.operation = None if _has_verdicts(after.history) else operation
+            return operation
+        for item, fact in new:
+            assert isinstance(fact, EffectFact)  # noqa: S101 - the topic's, not input
+            take(former, item.position, fact)
+        after.operation = former
+        return former
 
     def _summarised(self, op_id: str, known: History) -> History:
         """The history with all but the oldest attempts that never owned the operation as numbers.
 
         Only once opened: below the horizon a verdict may still be missing.
         """
-        if not self.header.opened or len(known) < losers.SUMMARISED_FROM:
+        if not self._header.opened or len(known) < losers.SUMMARISED_FROM:
             return known
         numbers = losers.to_summarise(fold_operation(op_id, known))
         return history.summarised(op_id, known, numbers) if numbers else known
 
-    def _readable(self, entry: LogEntry, said: History) -> bool:
-        """Whether every fact decodes; sets the whole record aside otherwise."""
-        decode: Callable[[bytes], object] = decode_effect if self.partition.topic is Topic.EFFECTS else decode_agent
-        try:
-            facts = [decode(fact) for _, fact in said]
-        except DecodeError as error:
-            self._set_aside(replace(entry, record=None, problem=f"a fact is undecodable: {error}"))
-            return False
-        own = entry.key if entry.key and log_keys.is_operation(entry.key) else ""
-        if any(
-            isinstance(f, EffectFact) and f.kind is EffectKind.SUMMARISED and not losers.is_summary(item.fact)
-            for f, item in zip(facts, said, strict=True)
-        ):
-            self._set_aside(replace(entry, record=None, problem="a fact is undecodable: a summary's numbers"))
-            return False
-        if any(isinstance(f, EffectFact) and f.op_id != own for f in facts):
-            self._set_aside(replace(entry, record=None, problem="a fact names another operation"))
-            return False
-        return True
-
     # -- verdicts ----------------------------------------------------------------------
 
-    def _verdicts(self, op_id: str, new: History, known: History) -> History:
-        if self.header.opened:
-            return tuple(self._judge(new, known))
-        if any(self._needs_judging(position, decode_effect(fact)) for position, fact in new):
-            self._put(DocumentKey(UNJUDGED, op_id), b"")
+    def _verdicts(self, op_id: str, new: Sequence[Told], known: History) -> History:
+        candidates = self._to_judge(new)
+        if not candidates:
+            return ()
+        if self._header.opened:
+            return tuple(self._judge(candidates, known))
+        self._put(DocumentKey(UNJUDGED, op_id), b"")
         return ()
 
-    def _needs_judging(self, position: Position, fact: EffectFact) -> bool:
-        floor = Position(self.header.generation, self.header.judge_from)
-        return fact.kind is EffectKind.INTENDED and position >= floor
+    def _to_judge(self, facts: Iterable[Told]) -> list[Intent]:
+        """The intents among them that a verdict may have to be given on."""
+        floor = Position(self._header.generation, self._header.judge_from)
+        return [
+            (item.position, fact)
+            for item, fact in facts
+            if isinstance(fact, EffectFact) and fact.kind is EffectKind.INTENDED and item.position >= floor
+        ]
 
-    def _judge(self, candidates: History, known: History) -> Iterable[PositionedFact]:
+    def _judge(self, candidates: Iterable[Intent], known: History) -> Iterable[PositionedFact]:
         """REJECTED facts for the intents among `candidates` that a fence stands before."""
-        if not any(self._needs_judging(position, decode_effect(data)) for position, data in candidates):
-            return
         facts = [(p, decode_effect(f)) for p, f in known]
         judged = {f.attempt_id for _, f in facts if f.kind is EffectKind.REJECTED}
         first: dict[str, Position] = {}
         for position, fact in facts:
             if fact.kind is EffectKind.INTENDED:
                 first.setdefault(fact.attempt_id, position)
-        for position, data in candidates:
-            fact = decode_effect(data)
-            if not self._needs_judging(position, fact) or fact.attempt_id in judged:
+        for position, intent in candidates:
+            if intent.attempt_id in judged or first[intent.attempt_id] != position:
                 continue
-            if first[fact.attempt_id] == position and self._fenced(position, fact):
-                yield PositionedFact(position, rejection(fact))
+            if self._fenced(position, intent):
+                yield PositionedFact(position, rejection(intent))
 
     def _fenced(self, position: Position, intent: EffectFact) -> bool:
         document = fence_document(intent.agent_id, intent.branch_id)
         # At the horizon the whole collection was provided: what is not in it does not exist.
-        fences = read_history(self._get(document) if self.header.opened else self._at_hand(document))
+        if not self._header.opened and document not in self._documents:
+            return False
+        fences = self._known(document, "").history
         return any(at < position and decode_effect(f).epoch > intent.epoch for at, f in fences)
 
     # -- the horizon -------------------------------------------------------------------
 
     def horizon_reached(self) -> bool:
         """Whether the projection may be opened now."""
-        return not self.header.opened and self.header.applied_offset >= self.header.horizon
+        return not self._header.opened and self.applied_offset >= self._header.horizon
 
     def judge(self, op_ids: Iterable[str], fences: Mapping[DocumentKey, bytes]) -> None:
         """At the horizon: give the verdicts that were put off, for these operations.
@@ -400,17 +404,18 @@ class PartitionFold:
             kept = history.decode(data)
             self._put(key, write_history(kept.key, highest_fence(kept.history)))
         self.header = replace(self.header, opened=True)
-        self._advance(self.header.applied_offset)
+        self._advance(self.applied_offset)
 
     def _judge_at_horizon(self, op_id: str) -> None:
         document = DocumentKey(OPS, op_id)
-        known = read_history(self._get(document))
-        verdicts = tuple(self._judge(known, known))
+        before = self._known(document, op_id).history
+        candidates = self._to_judge((item, decode_effect(item.fact)) for item in before)
+        verdicts = tuple(self._judge(candidates, before)) if candidates else ()
         if not verdicts:
             return
-        known = history.merge(known, verdicts)
+        after = Known(op_id, history.merge(before, verdicts))
         try:
-            written = write_history(op_id, known)
+            self._documents.put_history(document, after)
         except EncodeError as error:  # nothing can be decided about it, and nothing else stops
             note = {"offset": verdicts[0].position.offset, "key": op_id, "problem": f"{NO_ROOM}: {error}"}
             self._put(DocumentKey(UNSAFE, op_id), json.dumps(note).encode())
@@ -418,8 +423,7 @@ class PartitionFold:
             return
         for position, _ in verdicts:
             self._owe(op_id, Debt(position.offset, UNKNOWN_TIME_MS))
-        self._put(document, written)
-        self._index_operation(op_id, known, ())
+        self._index_operation(after, fold_operation(op_id, after.history), ())
 
     # -- debts and indexes ---------------------------------------------------------------
 
@@ -429,25 +433,28 @@ class PartitionFold:
             self._owe(key, Debt(entry.offset, entry.time_ms))
         elif key in self.debts:
             del self.debts[key]
+            self._oldest = None
             self._put(DocumentKey(DEBTS, key), None)
 
     def _owe(self, key: str, debt: Debt) -> None:
         since = min(debt, self.debts.get(key, debt))
         if self.debts.get(key) != since:
             self.debts[key] = since
+            self._oldest = None
             self._put(DocumentKey(DEBTS, key), since.written())
 
-    def _index_operation(self, op_id: str, known: History, new: History) -> None:
-        operation = fold_operation(op_id, known)
+    def _index_operation(self, known: Known, operation: Operation, new: Sequence[Told]) -> None:
+        op_id = known.key
         unsafe = self._get(DocumentKey(UNSAFE, op_id))
-        if unsafe and operation.cleared_by(json.loads(unsafe)["offset"], self.header.generation):
+        if unsafe and operation.cleared_by(json.loads(unsafe)["offset"], self._header.generation):
             self._put(DocumentKey(UNSAFE, op_id), None)
             unsafe = None
-        settled = operation.status in {Status.FREE, Status.COMMITTED} and not operation.needs_attention
-        is_open = bool(unsafe) or not settled
-        self._put(DocumentKey(OPEN, op_id), operation.status.value.encode() if is_open else None)
-        for _, data in new:
-            for agent_id in agents_in(data):
+        is_open = bool(unsafe) or operation.status not in _SETTLED or operation.needs_attention
+        self._put(DocumentKey(OPEN, op_id), _STATUS[operation.status] if is_open else None)
+        for item, fact in new:
+            for agent_id in (
+                agents_in(item.fact) if fact.kind is EffectKind.SUMMARISED else filter(None, [fact.agent_id])
+            ):
                 self._put(DocumentKey(agent_ops(agent_id), op_id), b"")
                 self._put(DocumentKey(AGENTS, agent_id), b"")
 
@@ -463,32 +470,28 @@ class PartitionFold:
             note = {**at, "key": key, "problem": "it could not be taken", "time_ms": 0, "stray": False}
             self._put(DocumentKey(UNSAFE, key), json.dumps(note).encode())
 
-    def _note_seqs(self, new: History, before: History) -> None:
-        chunks: dict[DocumentKey, list[int]] = {}
-        for _, data in new:
-            if losers.is_summary(data):
-                noted = losers.numbers(data) - numbers_in(before)
-            else:
-                number, _ = self._coordinates(data)
-                noted = frozenset({number} if number else ())
-            for one in noted:
-                chunks.setdefault(seq_document(one), []).append(one.seq)
-        for document, found in chunks.items():
-            self._put(document, set_bits(self._get(document), found))
+    def _note_seqs(self, new: Sequence[Told], before: History) -> None:
+        for item, fact in new:
+            noted: Iterable[Number] = (losers.number_of(fact),) if fact.seq > 0 else ()
+            if fact.kind is EffectKind.SUMMARISED:
+                noted = losers.numbers(item.fact) - numbers_in(before)
+            for number in noted:
+                self._documents.note(seq_document(number), number.seq)
 
     # -- steps -------------------------------------------------------------------------
 
     def take_step(self) -> Step:
         """What changed since the last step; the fold goes on from there."""
-        step = Step(self.header, self._writes)
-        self._loaded.update(self._writes)
-        self._writes = {}
-        return step
+        self._sayings.clear()
+        return Step(self.header, self._documents.take())
 
     def forget(self, *, keep: int, keep_bytes: int = 32_000_000) -> None:
-        """Drop cached documents when there are more than `keep` of them, or more than so many bytes."""
-        if len(self._loaded) > keep or sum(len(data or b"") for data in self._loaded.values()) > keep_bytes:
-            self._loaded.clear()
+        """Of the documents that are at hand, keep at most about so many, and so many bytes. Only between steps."""
+        self._documents.forget(keep=keep, keep_bytes=keep_bytes)
+
+
+def _has_verdicts(facts: History) -> bool:
+    return any(decode_effect(item.fact).kind is EffectKind.REJECTED for item in facts)
 
 
 def reassertion(key: str, document: bytes | None) -> Record:
