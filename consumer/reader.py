@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from . import keys, scripts
+from .announcing import Announcement, fingerprint
 from .notices import Notices
 from .redis_calls import open_calls
 from .redis_client import refuse_eviction, translated
@@ -65,11 +66,18 @@ class RedisProjection:
 
     async def advanced(self, partition: Partition, beyond: int, *, timeout_s: float) -> Header:
         """See `Projection`. Returns early when the projection is begun again, opened, or halted meanwhile."""
-        watch = self._watches.get(partition)
-        if watch is None:
-            watch = self._watches[partition] = self._watch(partition)
-        header = await watch.wait(beyond, timeout_s)
+        header = await self._watched(partition).wait(beyond, timeout_s)
         return header if header is not None else await self._header(partition)
+
+    async def shows(
+        self, partition: Partition, beyond: int, key: DocumentKey, document: bytes, *, timeout_s: float
+    ) -> Header | None:
+        """See `Projection`. What the step that applied it announced tells, if it was heard."""
+        watch = self._watched(partition)
+        header = await watch.wait(beyond, timeout_s)
+        if header is None or header.applied_offset <= beyond or not watch.told(fingerprint(key, document)):
+            return None
+        return header
 
     async def beat(self, session_ids: Sequence[str]) -> None:
         """See `Projection`."""
@@ -113,13 +121,18 @@ class RedisProjection:
             refuse_eviction(memory)
             self._checked = True
 
+    def _watched(self, partition: Partition) -> Watch:
+        watch = self._watches.get(partition)
+        if watch is None:
+            watch = self._watches[partition] = self._watch(partition)
+        return watch
+
     def _watch(self, partition: Partition) -> Watch:
         channel = self._keys(partition).channel
 
         def handle(message: bytes) -> None:
-            incarnation, _, offset = message.decode().partition(" ")
-            if offset:
-                watch.notice(incarnation, int(offset))
+            if message:
+                watch.notice(*Announcement.read(message))
             else:
                 watch.look()
 

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 from ..ledger.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from ..ledger.ports import Header
 
 _LOOK_AGAIN_S = 1.0
 _BELIEVED_S = 0.9  # less than the time to the next look
 _RETRY_S = 0.2
+_REMEMBERED = 2_000
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +64,7 @@ class Watch:
         self._known: Header | None = None
         self._known_at = 0.0
         self._noticed: tuple[str, int] | None = None
+        self._fingerprints: dict[bytes, None] = {}  # that were announced of this incarnation, oldest first
 
     async def wait(self, beyond: int, timeout_s: float) -> Header | None:
         """The header once it is beyond the offset or another projection's; None when the time is up.
@@ -86,9 +88,15 @@ class Watch:
         finally:
             self._waiters.discard(waiter)
 
-    def notice(self, incarnation: str, applied_offset: int) -> None:
+    def told(self, fingerprint: bytes) -> bool:
+        """Whether a document with this fingerprint was announced lately, in the projection that `wait` answered for."""
+        return fingerprint in self._fingerprints
+
+    def notice(self, incarnation: str, applied_offset: int, fingerprints: Sequence[bytes] = ()) -> None:
         """Somebody announced this state: an answer if it is the projection that was read; look otherwise."""
         self._noticed = (incarnation, applied_offset)
+        if incarnation == self._incarnation:
+            self._remember(fingerprints)
         due = any(applied_offset > waiter.beyond for waiter in self._waiters)
         known = self._believed()
         if known is not None and known.incarnation == incarnation:
@@ -99,9 +107,15 @@ class Watch:
             self._known = None
             self._signal.set()
 
+    def _remember(self, fingerprints: Sequence[bytes]) -> None:
+        self._fingerprints.update(dict.fromkeys(fingerprints))
+        while len(self._fingerprints) > _REMEMBERED:
+            del self._fingerprints[next(iter(self._fingerprints))]
+
     def look(self) -> None:
         """Notices may have been lost: look at the next opportunity."""
         self._known = None
+        self._fingerprints.clear()
         self._signal.set()
 
     async def close(self) -> None:
@@ -133,7 +147,9 @@ class Watch:
         """What was read, with what was announced since the read began."""
         if self._noticed is not None and self._noticed[0] == header.incarnation:
             header = replace(header, applied_offset=max(header.applied_offset, self._noticed[1]))
-        self._incarnation = header.incarnation
+        if self._incarnation != header.incarnation:
+            self._incarnation = header.incarnation
+            self._fingerprints.clear()
         self._known, self._known_at = header, time.monotonic()
         self._answer(header)
 

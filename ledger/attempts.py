@@ -40,12 +40,14 @@ from .errors import (
 from .facts import EffectClass, EffectFact, EffectKind, ResultForm
 from .history import History
 from .manifests import Manifest
+from .operation_fold import fold_operation
 from .operations import (
     Attempt,
     AttemptState,
     Operation,
     Status,
 )
+from .positions import Position
 from .sessions import OpenAttempt, SessionState
 from .undo import BoundUndo, UndoPath
 from .view import OperationView
@@ -318,7 +320,10 @@ async def _publish_and_confirm(
         found[:] = [(operation, facts)]
         return intent.attempt_id in operation.attempts or losers.is_summarised(operation, intent) or None
 
-    if await engine.wait_until(view.partition, seen, deadline=expires, beyond=offset) is None:
+    at = None if offset is None else Position(view.header.generation, offset)
+    if (mine := await engine.undisturbed(intent, view.facts, at, deadline=expires)) is not None:
+        found.append((fold_operation(call.op_id, mine), mine))
+    elif await engine.wait_until(view.partition, seen, deadline=expires, beyond=offset) is None:
         raise _late(call)
     attempt = found[0][0].attempts.get(intent.attempt_id)
     if attempt is None:  # one of very many that came too late
