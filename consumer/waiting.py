@@ -31,7 +31,7 @@ _REMEMBERED = 2_000
 @dataclass(slots=True, eq=False)
 class _Waiter:
     beyond: int
-    answer: asyncio.Future[Header]
+    answer: asyncio.Future[Header | None]
     first: Header | None = None
 
     def satisfied(self, header: Header) -> bool:
@@ -74,18 +74,18 @@ class Watch:
         known = self._believed()
         if known is not None and known.applied_offset > beyond:
             return known
-        waiter = _Waiter(beyond, asyncio.get_running_loop().create_future(), known)
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(beyond, loop.create_future(), known)
         self._waiters.add(waiter)
         if known is None:
             self._signal.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
+        timer = loop.call_later(timeout_s, _answer, waiter, None)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await waiter.answer
-        except TimeoutError:
-            return None
+            return await waiter.answer
         finally:
+            timer.cancel()
             self._waiters.discard(waiter)
 
     def told(self, fingerprint: bytes) -> bool:
@@ -163,5 +163,10 @@ class Watch:
     def _answer(self, header: Header) -> None:
         for waiter in [w for w in self._waiters if w.satisfied(header)]:
             self._waiters.discard(waiter)
-            if not waiter.answer.done():
-                waiter.answer.set_result(header)
+            _answer(waiter, header)
+
+
+def _answer(waiter: _Waiter, header: Header | None) -> None:
+    """Tell a waiter the header, or None when its time is up; only the first counts."""
+    if not waiter.answer.done():
+        waiter.answer.set_result(header)
