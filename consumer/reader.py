@@ -75,7 +75,7 @@ class RedisProjection:
         """See `Projection`. What the step that applied it announced tells, if it was heard."""
         watch = self._watched(partition)
         header = await watch.wait(beyond, timeout_s)
-        if header is None or header.applied_offset <= beyond or not watch.told(fingerprint(key, document)):
+        if header is None or header.applied_offset <= beyond or not watch.told(fingerprint(key, document), beyond):
             return None
         return header
 

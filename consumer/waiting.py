@@ -64,7 +64,7 @@ class Watch:
         self._known: Header | None = None
         self._known_at = 0.0
         self._noticed: tuple[str, int] | None = None
-        self._fingerprints: dict[bytes, None] = {}  # that were announced of this incarnation, oldest first
+        self._fingerprints: dict[bytes, int] = {}  # announced of this incarnation → at which offset; oldest first
 
     async def wait(self, beyond: int, timeout_s: float) -> Header | None:
         """The header once it is beyond the offset or another projection's; None when the time is up.
@@ -88,15 +88,15 @@ class Watch:
             timer.cancel()
             self._waiters.discard(waiter)
 
-    def told(self, fingerprint: bytes) -> bool:
-        """Whether a document with this fingerprint was announced lately, in the projection that `wait` answered for."""
-        return fingerprint in self._fingerprints
+    def told(self, fingerprint: bytes, beyond: int) -> bool:
+        """Whether a document with this fingerprint was announced beyond an offset, in the projection that `wait` answered for."""
+        return self._fingerprints.get(fingerprint, -1) > beyond
 
     def notice(self, incarnation: str, applied_offset: int, fingerprints: Sequence[bytes] = ()) -> None:
         """Somebody announced this state: an answer if it is the projection that was read; look otherwise."""
         self._noticed = (incarnation, applied_offset)
         if incarnation == self._incarnation:
-            self._remember(fingerprints)
+            self._remember(fingerprints, applied_offset)
         due = any(applied_offset > waiter.beyond for waiter in self._waiters)
         known = self._believed()
         if known is not None and known.incarnation == incarnation:
@@ -107,8 +107,8 @@ class Watch:
             self._known = None
             self._signal.set()
 
-    def _remember(self, fingerprints: Sequence[bytes]) -> None:
-        self._fingerprints.update(dict.fromkeys(fingerprints))
+    def _remember(self, fingerprints: Sequence[bytes], applied_offset: int) -> None:
+        self._fingerprints.update(dict.fromkeys(fingerprints, applied_offset))
         while len(self._fingerprints) > _REMEMBERED:
             del self._fingerprints[next(iter(self._fingerprints))]
 

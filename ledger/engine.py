@@ -299,14 +299,15 @@ class Engine:
             return None
         facts = merge(known, (PositionedFact(at, encode_effect(fact)),))
         partition, key = self.view.effects_partition(fact.op_id), DocumentKey(docs.OPS, fact.op_id)
-        return facts if await self._shows(partition, at.offset, key, facts, deadline) else None
+        document = docs.write_history(fact.op_id, facts)
+        return facts if await self._shows(partition, at.offset, key, document, deadline) else None
 
     async def _shows(
-        self, partition: Partition, offset: int, key: DocumentKey, facts: History, deadline: float
+        self, partition: Partition, offset: int, key: DocumentKey, document: bytes, deadline: float
     ) -> bool:
-        """Whether it is heard that the record at `offset` has left exactly these facts. False says nothing: read then."""
+        """Whether it is heard that the record at `offset` has left this very document. False says nothing: read then."""
         left, since = max(0.0, deadline - self.clock.monotonic()), self.view.seen(partition)
-        document, patience_s = docs.write_history(key.key, facts), min(left, LOOK_AT_LEAST_S)
+        patience_s = min(left, LOOK_AT_LEAST_S)
         try:
             header = await self.store.projection.shows(partition, offset, key, document, timeout_s=patience_s)
             return header is not None and self.view.trusted(partition, header, since) is header
@@ -366,7 +367,12 @@ class Engine:
         key = log_keys.fence(
             agent_id, branch_id, partition.number, lambda k: self.store.log.partition_of(Topic.EFFECTS, k)
         )
-        offset = await self.publish(partition, Record(key, known, encode_effect(fact), "fence"))
+        data = encode_effect(fact)
+        offset = await self.publish(partition, Record(key, known, data, "fence"))
+        if offset is not None:  # of fences only the highest is kept: as a rule this one
+            alone = (PositionedFact(Position(snapshot.header.generation, offset), data),)
+            if await self._shows(partition, offset, document, docs.write_history(key, alone), deadline):
+                return
         if await self.wait_until(partition, raised, deadline=deadline, beyond=offset) is None:
             raise StaleProjectionError(
                 f"a fence for {agent_id}/{branch_id} was not applied in {partition} in time.",

@@ -209,14 +209,15 @@ def test_what_was_announced_of_documents() -> None:
     async def work(place: Place) -> None:
         assert await place.watch.wait(-1, 10) is not None
         place.watch.notice("i", 1, (b"a", b"b"))
-        assert place.watch.told(b"a")
+        assert place.watch.told(b"a", -1)
+        assert not place.watch.told(b"a", 1)
         place.watch.notice("j", 2, (b"of another",))
-        assert not place.watch.told(b"of another")
+        assert not place.watch.told(b"of another", -1)
         place.watch.notice("i", 3, [b"%d" % n for n in range(3000)])
-        assert place.watch.told(b"2999")
-        assert not place.watch.told(b"a")
+        assert place.watch.told(b"2999", -1)
+        assert not place.watch.told(b"a", -1)
         place.watch.look()
-        assert not place.watch.told(b"2999")
+        assert not place.watch.told(b"2999", -1)
 
     use(work)
 
@@ -230,6 +231,6 @@ def test_another_projection_forgets_what_was_announced() -> None:
         place.header = replace(place.header, incarnation="j", applied_offset=9)
         place.watch._known = None
         assert await place.watch.wait(5, 10) == place.header
-        assert not place.watch.told(b"a")
+        assert not place.watch.told(b"a", -1)
 
     use(work)
