@@ -28,7 +28,7 @@ async def gather(
     effects, written = await asyncio.gather(
         _effects(engine, view.agent.agent_id, calls or engine.view.calls), _written(engine, view, checkpoint_id)
     )
-    return _evidence(engine, view, checkpoint_id, branch_id, effects, written)
+    return _evidence(engine, view, checkpoint_id, branch_id=branch_id, effects=effects, written=written)
 
 
 async def glance(
@@ -41,7 +41,7 @@ async def glance(
         return view, await _written(engine, view, checkpoint_id)
 
     (view, written), effects = await asyncio.gather(known(), _effects(engine, agent_id, engine.view.calls))
-    return view, _evidence(engine, view, checkpoint_id, branch_id, effects, written)
+    return view, _evidence(engine, view, checkpoint_id, branch_id=branch_id, effects=effects, written=written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ def _evidence(
     engine: Engine,
     view: AgentView,
     checkpoint_id: str,
+    *,
     branch_id: str,
     effects: _Effects,
     written: Mapping[Position, int],

@@ -158,6 +158,7 @@ def test_a_silent_connection_counts_as_broken(redis_url: str, monkeypatch: pytes
             await user.line.ask("PING")
             link = user.line._link
             assert link is not None
+            assert isinstance(link._transport, asyncio.Transport)
             link._transport.pause_reading()
             user.heard.clear()
             if waiting:
