@@ -7,7 +7,7 @@
        Owned or being undone: wait. In doubt: raise. Free: go on; an effect that can be undone first
        needs the hash of the state before it, which its caller reads: then begin is called anew with it
     2. publish INTENDED on top of the history that was read
-    3. wait until the projection has applied it, found by attempt id
+    3. wait until the projection has applied it, found by attempt id; or hear that nothing came in between
     4. not the owner: as in 1; rejected: FencedError. The owner runs, unless the deadline (a
        local monotonic clock, started before step 2) has passed: then FAILED withdraws it
 What follows is in `settling.py`.
