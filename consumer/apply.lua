@@ -2,7 +2,7 @@
 -- KEYS: 1 header, 2 epoch, 3 collections, 4 counts, 5... one hash for each collection written to.
 -- ARGV: 1 epoch, 2 incarnation, 3 applied offset that is expected, 4 the new one, 5 channel, 6 count of header words,
 --       header words..., then for each collection: name, count of words to set, field, value..., count of fields to
---       delete, field...
+--       delete, field...; the last one is what is announced of the documents.
 -- Returns: {'ok' | 'already' | the check that failed, what was found}.
 local LIMIT = 1000 -- words in one command: unpack() has a stack of 8000. Even, so that pairs stay together.
 
@@ -46,5 +46,5 @@ for k = 5, #KEYS do
 end
 in_chunks('HSET', KEYS[1], 7, 6 + tonumber(ARGV[6]))
 redis.call('HSET', KEYS[1], 'seen_ms', now_ms(), 'counted', redis.call('HLEN', KEYS[4]))
-redis.call('PUBLISH', ARGV[5], ARGV[2] .. ' ' .. ARGV[4])
+redis.call('PUBLISH', ARGV[5], ARGV[2] .. ' ' .. ARGV[4] .. '\n' .. ARGV[#ARGV])
 return {'ok', ARGV[4]}

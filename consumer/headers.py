@@ -19,7 +19,8 @@ _NUMBERS = (
     "seen_ms",
 )
 _LEADER_EPOCH = "leader_epoch"
-_ALWAYS = {"incarnation", "opened", "halted", "counted", _LEADER_EPOCH, *_NUMBERS}
+_NUMBER_FIELDS = tuple((name, name.encode()) for name in _NUMBERS)
+_ALWAYS = frozenset(name.encode() for name in ("incarnation", "opened", "halted", "counted", _LEADER_EPOCH, *_NUMBERS))
 NO_LEADER_EPOCH = -1
 
 
@@ -40,24 +41,26 @@ def header_of(words: Sequence[bytes], time: Sequence[bytes] = ()) -> Header:
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000 if time else 0
     if not words:
         return Header(now_ms=now_ms)
-    stored = {name: value.decode() for name, value in pairs(words).items()}
+    stored = dict(zip(words[::2], words[1::2], strict=True))
     if damage := _damage(stored):
         why = f"its copy in Redis is damaged ({damage}); a running projector builds it anew"
         return Header(now_ms=now_ms, halted=why)
-    numbers = {name: int(stored[name]) for name in _NUMBERS}
     return Header(
-        incarnation=stored["incarnation"],
-        opened=stored["opened"] == "1",
-        halted=stored["halted"],
+        incarnation=stored[b"incarnation"].decode(),
+        opened=stored[b"opened"] == b"1",
+        halted=stored[b"halted"].decode(),
         now_ms=now_ms,
-        **numbers,
+        **{name: int(stored[field]) for name, field in _NUMBER_FIELDS},
     )
 
 
-def _damage(stored: Mapping[str, str]) -> str:
+def _damage(stored: Mapping[bytes, bytes]) -> str:
     """What a script found to be lost, or which fields are missing here; "" when nothing is."""
-    missing = sorted(_ALWAYS - stored.keys())
-    return stored.get("damaged") or (f"its header has no {', '.join(missing)}" if missing else "")
+    if b"damaged" in stored:
+        return stored[b"damaged"].decode()
+    if stored.keys() >= _ALWAYS:
+        return ""
+    return f"its header has no {', '.join(sorted(field.decode() for field in _ALWAYS - stored.keys()))}"
 
 
 def leader_epoch_of(words: Sequence[bytes]) -> int:

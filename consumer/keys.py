@@ -61,7 +61,7 @@ class PartitionKeys(NamedTuple):
 
     @property
     def channel(self) -> str:
-        """Where each change of the header is announced as "incarnation applied_offset"."""
+        """Where each change of the header is announced (`announcing.py`)."""
         return f"{self.tag}:applied"
 
     @property

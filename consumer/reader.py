@@ -6,8 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from . import keys, scripts
+from .announcing import Announcement, fingerprint
 from .notices import Notices
-from .redis_client import connect_async, execute_async, is_cluster, refuse_eviction, translated
+from .redis_calls import open_calls
+from .redis_client import refuse_eviction, translated
 from .waiting import Watch
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ class RedisProjection:
         self._ledger = url
         self._url = url.projection
         self._prefix = url.prefix
-        self._client = connect_async(self._url)
-        self._notices = Notices(self._url, self._node)
+        self._notices = Notices(self._url)
+        self._calls = open_calls(self._url, self._notices.take, self._notices.lost)
         self._watches: dict[Partition, Watch] = {}
         self._checking = asyncio.Lock()
         self._checked = False
@@ -64,29 +66,31 @@ class RedisProjection:
 
     async def advanced(self, partition: Partition, beyond: int, *, timeout_s: float) -> Header:
         """See `Projection`. Returns early when the projection is begun again, opened, or halted meanwhile."""
-        watch = self._watches.get(partition)
-        if watch is None:
-            watch = self._watches[partition] = self._watch(partition)
-        header = await watch.wait(beyond, timeout_s)
+        header = await self._watched(partition).wait(beyond, timeout_s)
         return header if header is not None else await self._header(partition)
+
+    async def shows(
+        self, partition: Partition, beyond: int, key: DocumentKey, document: bytes, *, timeout_s: float
+    ) -> Header | None:
+        """See `Projection`. What the step that applied it announced tells, if it was heard."""
+        watch = self._watched(partition)
+        header = await watch.wait(beyond, timeout_s)
+        if header is None or header.applied_offset <= beyond or not watch.told(fingerprint(key, document), beyond):
+            return None
+        return header
 
     async def beat(self, session_ids: Sequence[str]) -> None:
         """See `Projection`."""
         await self._check()
+        lifetime = str(_BEATS_REMEMBERED_MS)
         with translated(self._url):
-            pipeline = self._client.pipeline(transaction=False)
-            for session_id in session_ids:
-                _ = pipeline.set(keys.beat(self._prefix, session_id), b"", px=_BEATS_REMEMBERED_MS)
-            await pipeline.execute()
+            await self._calls.each([("SET", keys.beat(self._prefix, s), b"", "PX", lifetime) for s in session_ids])
 
     async def beats(self, session_ids: Sequence[str]) -> Mapping[str, float]:
         """See `Projection`. Remembered for a day; the time that a beat has left to live tells its age."""
         await self._check()
         with translated(self._url):
-            pipeline = self._client.pipeline(transaction=False)
-            for session_id in session_ids:
-                _ = pipeline.pttl(keys.beat(self._prefix, session_id))
-            left = await pipeline.execute()
+            left = await self._calls.each([("PTTL", keys.beat(self._prefix, s)) for s in session_ids])
         ages = {s: (_BEATS_REMEMBERED_MS - ms) / 1000 for s, ms in zip(session_ids, left, strict=True) if ms >= 0}
         return {session_id: max(0.0, age) for session_id, age in ages.items()}
 
@@ -94,9 +98,8 @@ class RedisProjection:
         """See `Projection`."""
         for watch in self._watches.values():
             await watch.close()
-        await self._notices.close()
         with translated(self._url):
-            await self._client.aclose()
+            await self._calls.close()
 
     def _keys(self, partition: Partition) -> keys.PartitionKeys:
         return keys.partition_keys(self._ledger, partition)
@@ -104,7 +107,7 @@ class RedisProjection:
     async def _run(self, call: Call) -> Reply:
         await self._check()
         with translated(self._url):
-            return await execute_async(self._client, call)
+            return await self._calls.run(call)
 
     async def _header(self, partition: Partition) -> Header:
         return (await self.read(partition, ())).header
@@ -114,33 +117,28 @@ class RedisProjection:
             return
         async with self._checking:
             with translated(self._url):
-                everywhere = {"target_nodes": "primaries"} if is_cluster(self._url) else {}
-                memory = await self._client.info("memory", **everywhere)
+                memory = await self._calls.memory()
             refuse_eviction(memory)
             self._checked = True
 
-    async def _node(self) -> tuple[str, int]:
-        from redis.asyncio.cluster import RedisCluster  # noqa: PLC0415 (seldom needed)
-
-        if not isinstance(self._client, RedisCluster):
-            return "", 0
-        _ = await self._client.initialize()
-        node = self._client.get_random_primary_node()
-        return node.host, int(node.port)
+    def _watched(self, partition: Partition) -> Watch:
+        watch = self._watches.get(partition)
+        if watch is None:
+            watch = self._watches[partition] = self._watch(partition)
+        return watch
 
     def _watch(self, partition: Partition) -> Watch:
         channel = self._keys(partition).channel
 
         def handle(message: bytes) -> None:
-            incarnation, _, offset = message.decode().partition(" ")
-            if offset:
-                watch.notice(incarnation, int(offset))
+            if message:
+                watch.notice(*Announcement.read(message))
             else:
                 watch.look()
 
         async def subscribe() -> None:
             await self._check()
-            await self._notices.subscribe(channel, handle)
+            await self._notices.subscribe(self._calls.line, channel, handle)
 
         async def read() -> Header:
             return await self._header(partition)

@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 import redis
 import redis.asyncio
 import redis.asyncio.cluster
+from redis.asyncio.connection import ConnectionPool
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError, RedisError
+from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from ..ledger import client_properties
@@ -25,6 +27,8 @@ from ..ledger.ports import Check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from redis.asyncio.connection import AbstractConnection
 
     from .scripts import Call
 
@@ -63,26 +67,38 @@ def connect(url: str) -> SyncClient:
 
 def connect_async(url: str) -> AsyncClient:
     """An asyncio client, for readers; connects at the first call."""
-    plain, options = _options(url)
-    retry = AsyncRetry(_BACKOFF, _RETRIES)
     if is_cluster(url):
-        return redis.asyncio.cluster.RedisCluster.from_url(plain, retry=retry, **options)
-    return redis.asyncio.Redis.from_url(plain, retry=retry, **options)
+        return connect_cluster(url)
+    plain, options = _options(url)
+    return redis.asyncio.Redis.from_url(plain, retry=AsyncRetry(_BACKOFF, _RETRIES), **options)
 
 
-def connect_listener(url: str, host: str = "", port: int = 0) -> redis.asyncio.Redis:
-    """An asyncio client that may wait for messages without a limit.
+def connect_cluster(url: str) -> redis.asyncio.cluster.RedisCluster:
+    """An asyncio client of a cluster; connects at the first call."""
+    plain, options = _options(url)
+    return redis.asyncio.cluster.RedisCluster.from_url(plain, retry=AsyncRetry(_BACKOFF, _RETRIES), **options)
+
+
+async def connected(url: str, host: str = "", port: int = 0) -> AbstractConnection:
+    """A connection after its handshake, for one user, that announces what it has subscribed to beside its answers.
 
     Args:
         url: of the store.
         host: any node of a cluster: a message is announced on all.
         port: of that node.
+
+    Raises RedisError, OSError.
     """
     plain, options = _options(url)
-    options["socket_timeout"] = None
+    options |= {"socket_timeout": None, "protocol": 3, "retry": AsyncRetry(_BACKOFF, 0)}
+    options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
     if host:
         options |= {"host": host, "port": port}
-    return redis.asyncio.Redis.from_url(plain, retry=AsyncRetry(_BACKOFF, 0), **options)
+    pool: Any = ConnectionPool.from_url(plain, **options)  # only it reads the URL; its own type says nothing
+    connection: Any = pool.make_connection()
+    await connection.connect()
+    made: AbstractConnection = connection
+    return made
 
 
 @contextmanager
@@ -112,15 +128,6 @@ def execute(client: SyncClient, call: Call) -> Any:
         return client.evalsha(call.script.sha, len(call.keys), *words)
     except NoScriptError:
         return client.eval(call.script.text, len(call.keys), *words)
-
-
-async def execute_async(client: AsyncClient, call: Call) -> Any:
-    """Run a script; load it first where the server does not have it."""
-    words = (*call.keys, *call.args)
-    try:
-        return await client.evalsha(call.script.sha, len(call.keys), *words)
-    except NoScriptError:
-        return await client.eval(call.script.text, len(call.keys), *words)
 
 
 def eviction_checks(memory: dict[str, Any]) -> list[Check]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..ledger.ports import DocumentKey, Header, Snapshot
+from . import announcing
 from .headers import header_of, leader_epoch_of, words_of
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def apply(keys: PartitionKeys, owner: Owner, step: Step, leader_epoch: int) -> C
         deletes = [key for key, value in writes.items() if value is None]
         hashes.append(keys.collection(name))
         args += [name, str(len(sets)), *sets, str(len(deletes)), *deletes]
+    args.append(announcing.told(step))
     return Call(script("apply"), (keys.header, keys.epoch, keys.collections, keys.counts, *hashes), args)
 
 

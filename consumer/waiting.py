@@ -18,19 +18,20 @@ from typing import TYPE_CHECKING
 from ..ledger.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from ..ledger.ports import Header
 
 _LOOK_AGAIN_S = 1.0
 _BELIEVED_S = 0.9  # less than the time to the next look
 _RETRY_S = 0.2
+_REMEMBERED = 2_000
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
     beyond: int
-    answer: asyncio.Future[Header]
+    answer: asyncio.Future[Header | None]
     first: Header | None = None
 
     def satisfied(self, header: Header) -> bool:
@@ -63,6 +64,7 @@ class Watch:
         self._known: Header | None = None
         self._known_at = 0.0
         self._noticed: tuple[str, int] | None = None
+        self._fingerprints: dict[bytes, int] = {}  # announced of this incarnation → at which offset; oldest first
 
     async def wait(self, beyond: int, timeout_s: float) -> Header | None:
         """The header once it is beyond the offset or another projection's; None when the time is up.
@@ -72,23 +74,29 @@ class Watch:
         known = self._believed()
         if known is not None and known.applied_offset > beyond:
             return known
-        waiter = _Waiter(beyond, asyncio.get_running_loop().create_future(), known)
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(beyond, loop.create_future(), known)
         self._waiters.add(waiter)
         if known is None:
             self._signal.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
+        timer = loop.call_later(timeout_s, _answer, waiter, None)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await waiter.answer
-        except TimeoutError:
-            return None
+            return await waiter.answer
         finally:
+            timer.cancel()
             self._waiters.discard(waiter)
 
-    def notice(self, incarnation: str, applied_offset: int) -> None:
+    def told(self, fingerprint: bytes, beyond: int) -> bool:
+        """Whether a document with this fingerprint was announced beyond an offset, in the projection that `wait` answered for."""
+        return self._fingerprints.get(fingerprint, -1) > beyond
+
+    def notice(self, incarnation: str, applied_offset: int, fingerprints: Sequence[bytes] = ()) -> None:
         """Somebody announced this state: an answer if it is the projection that was read; look otherwise."""
         self._noticed = (incarnation, applied_offset)
+        if incarnation == self._incarnation:
+            self._remember(fingerprints, applied_offset)
         due = any(applied_offset > waiter.beyond for waiter in self._waiters)
         known = self._believed()
         if known is not None and known.incarnation == incarnation:
@@ -99,9 +107,15 @@ class Watch:
             self._known = None
             self._signal.set()
 
+    def _remember(self, fingerprints: Sequence[bytes], applied_offset: int) -> None:
+        self._fingerprints.update(dict.fromkeys(fingerprints, applied_offset))
+        while len(self._fingerprints) > _REMEMBERED:
+            del self._fingerprints[next(iter(self._fingerprints))]
+
     def look(self) -> None:
         """Notices may have been lost: look at the next opportunity."""
         self._known = None
+        self._fingerprints.clear()
         self._signal.set()
 
     async def close(self) -> None:
@@ -133,7 +147,9 @@ class Watch:
         """What was read, with what was announced since the read began."""
         if self._noticed is not None and self._noticed[0] == header.incarnation:
             header = replace(header, applied_offset=max(header.applied_offset, self._noticed[1]))
-        self._incarnation = header.incarnation
+        if self._incarnation != header.incarnation:
+            self._incarnation = header.incarnation
+            self._fingerprints.clear()
         self._known, self._known_at = header, time.monotonic()
         self._answer(header)
 
@@ -147,5 +163,10 @@ class Watch:
     def _answer(self, header: Header) -> None:
         for waiter in [w for w in self._waiters if w.satisfied(header)]:
             self._waiters.discard(waiter)
-            if not waiter.answer.done():
-                waiter.answer.set_result(header)
+            _answer(waiter, header)
+
+
+def _answer(waiter: _Waiter, header: Header | None) -> None:
+    """Tell a waiter the header, or None when its time is up; only the first counts."""
+    if not waiter.answer.done():
+        waiter.answer.set_result(header)

@@ -7,7 +7,7 @@
        Owned or being undone: wait. In doubt: raise. Free: go on; an effect that can be undone first
        needs the hash of the state before it, which its caller reads: then begin is called anew with it
     2. publish INTENDED on top of the history that was read
-    3. wait until the projection has applied it, found by attempt id
+    3. wait until the projection has applied it, found by attempt id; or hear that nothing came in between
     4. not the owner: as in 1; rejected: FencedError. The owner runs, unless the deadline (a
        local monotonic clock, started before step 2) has passed: then FAILED withdraws it
 What follows is in `settling.py`.
@@ -40,12 +40,14 @@ from .errors import (
 from .facts import EffectClass, EffectFact, EffectKind, ResultForm
 from .history import History
 from .manifests import Manifest
+from .operation_fold import fold_operation
 from .operations import (
     Attempt,
     AttemptState,
     Operation,
     Status,
 )
+from .positions import Position
 from .sessions import OpenAttempt, SessionState
 from .undo import BoundUndo, UndoPath
 from .view import OperationView
@@ -318,7 +320,10 @@ async def _publish_and_confirm(
         found[:] = [(operation, facts)]
         return intent.attempt_id in operation.attempts or losers.is_summarised(operation, intent) or None
 
-    if await engine.wait_until(view.partition, seen, deadline=expires, beyond=offset) is None:
+    at = None if offset is None else Position(view.header.generation, offset)
+    if (mine := await engine.undisturbed(intent, view.facts, at, deadline=expires)) is not None:
+        found.append((fold_operation(call.op_id, mine), mine))
+    elif await engine.wait_until(view.partition, seen, deadline=expires, beyond=offset) is None:
         raise _late(call)
     attempt = found[0][0].attempts.get(intent.attempt_id)
     if attempt is None:  # one of very many that came too late

@@ -162,6 +162,13 @@ class EmbeddedProjection:
         keys = list(snapshot.documents)
         return snapshot, f">{keys[-1].key}" if len(keys) >= max(count, 1) else ""
 
+    async def shows(
+        self, partition: Partition, beyond: int, key: DocumentKey, document: bytes, *, timeout_s: float
+    ) -> Header | None:
+        """See `Projection`: nothing is announced here, a read costs as little."""
+        del partition, beyond, key, document, timeout_s
+        return None
+
     async def advanced(self, partition: Partition, beyond: int, *, timeout_s: float) -> Header:
         """Wait until `applied_offset > beyond` or the time is up; the header in both cases.
 

@@ -31,9 +31,9 @@ from .errors import (
     StoreUnavailableError,
 )
 from .facts import AgentFact, EffectFact, EffectKind, encode_agent, encode_effect
-from .history import History, Record
+from .history import History, PositionedFact, Record, merge
 from .operations import Operation
-from .ports import Store, Terms
+from .ports import DocumentKey, Store, Terms
 from .positions import Partition, Position, Topic
 from .view import View
 
@@ -284,6 +284,36 @@ class Engine:
             return -1
         return header.applied_offset
 
+    async def undisturbed(
+        self, fact: EffectFact, known: History, at: Position | None, *, deadline: float
+    ) -> History | None:
+        """The operation's history with `fact`, if it is heard that the projection has this very one: nothing is to be read.
+
+        Then nothing came in between, and an intent got no verdict: each of those would have made it another history.
+
+        Args:
+            known: on top of which the fact was published.
+            at: where it stands, if the log told it.
+        """
+        if at is None:
+            return None
+        facts = merge(known, (PositionedFact(at, encode_effect(fact)),))
+        partition, key = self.view.effects_partition(fact.op_id), DocumentKey(docs.OPS, fact.op_id)
+        document = docs.write_history(fact.op_id, facts)
+        return facts if await self._shows(partition, at.offset, key, document, deadline) else None
+
+    async def _shows(
+        self, partition: Partition, offset: int, key: DocumentKey, document: bytes, deadline: float
+    ) -> bool:
+        """Whether it is heard that the record at `offset` has left this very document. False says nothing: read then."""
+        left, since = max(0.0, deadline - self.clock.monotonic()), self.view.seen(partition)
+        patience_s = min(left, LOOK_AT_LEAST_S)
+        try:
+            header = await self.store.projection.shows(partition, offset, key, document, timeout_s=patience_s)
+            return header is not None and self.view.trusted(partition, header, since) is header
+        except (StaleProjectionError, StoreUnavailableError):
+            return False
+
     async def patiently(self, look: Callable[[], Coroutine[Any, Any, T]], *, deadline: float) -> T:
         """What `look` reads; while nothing may be believed or the store is away, it is read again.
 
@@ -337,7 +367,12 @@ class Engine:
         key = log_keys.fence(
             agent_id, branch_id, partition.number, lambda k: self.store.log.partition_of(Topic.EFFECTS, k)
         )
-        offset = await self.publish(partition, Record(key, known, encode_effect(fact), "fence"))
+        data = encode_effect(fact)
+        offset = await self.publish(partition, Record(key, known, data, "fence"))
+        if offset is not None:  # of fences only the highest is kept: as a rule this one
+            alone = (PositionedFact(Position(snapshot.header.generation, offset), data),)
+            if await self._shows(partition, offset, document, docs.write_history(key, alone), deadline):
+                return
         if await self.wait_until(partition, raised, deadline=deadline, beyond=offset) is None:
             raise StaleProjectionError(
                 f"a fence for {agent_id}/{branch_id} was not applied in {partition} in time.",

@@ -132,6 +132,15 @@ class Projection(Protocol):
         """
         ...
 
+    async def shows(
+        self, partition: Partition, beyond: int, key: DocumentKey, document: bytes, *, timeout_s: float
+    ) -> Header | None:
+        """The header, if it is heard in time, without a read, that `key` held this very document beyond that offset.
+
+        None says nothing, and may come at once: read then.
+        """
+        ...
+
     async def beat(self, session_ids: Sequence[str]) -> None:
         """Say that these sessions live (advisory: no decision rests on it)."""
         ...

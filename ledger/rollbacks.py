@@ -28,7 +28,7 @@ from .errors import (
     WatermarkMangledError,
 )
 from .facts import AgentFact, AgentKind, Crossed
-from .gathering import gather
+from .gathering import gather, glance
 from .guard import Evidence, SeenOperation, decide, is_harmless, unknown_calls, unknown_effects
 from .lineage import Rollback
 from .operations import Status
@@ -152,8 +152,8 @@ async def preview(
     op_id → "absorbed", "fires again", "held until settled", with "cannot be undone" or "can be
     compensated" where that holds: a sealed manifest decides, not what its class allows.
     """
-    view = await engine.view.known_agent(agent_id)
-    evidence = await _gather(engine, view, checkpoint_id, branch_id=branch_id, restored=restored)
+    view, applied = await glance(engine, agent_id, checkpoint_id, branch_id=branch_id)
+    evidence = await _with_restored(engine, applied, restored)
     verdict = await _judged(engine, evidence, policy)
     outlook = {s.operation.op_id: _outlook(s) for s in unknown_effects(evidence)}
     for call in unknown_calls(evidence):
@@ -192,9 +192,14 @@ async def _gather(
     engine: Engine, view: AgentView, checkpoint_id: str, *, branch_id: str = "", restored: str = ""
 ) -> Evidence:
     """All that a decision rests on, as it is applied now, with what the restored state says."""
+    return await _with_restored(engine, await gather(engine, view, checkpoint_id, branch_id=branch_id), restored)
+
+
+async def _with_restored(engine: Engine, evidence: Evidence, restored: str) -> Evidence:
+    """With what the restored state says, and with who else relies on the effects."""
     claimed, problem = _claimed(restored)
-    evidence = await gather(engine, view, checkpoint_id, branch_id=branch_id)
-    others = await witnesses_elsewhere(engine, view.agent.agent_id, [seen.operation for seen in evidence.operations])
+    operations = [seen.operation for seen in evidence.operations]
+    others = await witnesses_elsewhere(engine, evidence.agent.agent_id, operations)
     mark = None if problem else evidence.mark
     return replace(
         evidence,

@@ -85,7 +85,18 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.keys: dict[DocumentKey, None] = {}
-        self.reading: asyncio.Task[Snapshot]
+        self.answers: list[asyncio.Future[Snapshot]] = []
+        self.reading: asyncio.Task[None]
+
+    def tell(self, snapshot: Snapshot | None, error: BaseException | None = None) -> None:
+        """Give everybody who asked the documents, or the error."""
+        for answer in self.answers:
+            if answer.done():
+                continue
+            if snapshot is not None:
+                answer.set_result(snapshot)
+            elif error is not None:
+                answer.set_exception(error)
 
 
 class View:
@@ -149,21 +160,31 @@ class View:
 
         What is asked of one partition at the same time is read in one go.
         """
+        loop = asyncio.get_running_loop()
         gathered = self._gathering.get(partition)
         if gathered is None:
-            gathered = _Gathered()
-            self._gathering[partition] = gathered
-            gathered.reading = asyncio.get_running_loop().create_task(self._read(partition, gathered))
+            gathered = self._gathering[partition] = _Gathered()
+            gathered.reading = loop.create_task(self._read(partition, gathered))
         gathered.keys.update(dict.fromkeys(keys))
-        return await asyncio.shield(gathered.reading)
+        answer: asyncio.Future[Snapshot] = loop.create_future()
+        gathered.answers.append(answer)
+        return await answer
 
-    async def _read(self, partition: Partition, gathered: _Gathered) -> Snapshot:
-        await asyncio.sleep(0)
+    async def _read(self, partition: Partition, gathered: _Gathered) -> None:
+        """Read what was asked for until this task began: in the turn of the loop before."""
         del self._gathering[partition]
         since = self.seen(partition)
-        snapshot = await self._store.projection.read(partition, list(gathered.keys))
-        self.trusted(partition, snapshot.header, since)
-        return snapshot
+        try:
+            snapshot = await self._store.projection.read(partition, list(gathered.keys))
+            self.trusted(partition, snapshot.header, since)
+        except asyncio.CancelledError:
+            for answer in gathered.answers:
+                answer.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 (theirs to deal with)
+            gathered.tell(None, error)
+        else:
+            gathered.tell(snapshot)
 
     def applied(self, partition: Partition) -> int:
         """The applied offset that was seen last; what is read later shows at least that."""

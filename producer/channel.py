@@ -7,6 +7,8 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from . import errors
@@ -25,6 +27,7 @@ _POLL_WHILE_WAITING_S = 0.02
 _REPLACE_INTERVAL_S = 1.0
 _ALONE = 1
 _LINGER_S = 0.001  # a request costs the broker as much as a millisecond of its processor, however few records it has
+_TOGETHER = 200
 _JOIN_TIMEOUT_S = 5.0
 
 
@@ -151,7 +154,7 @@ class Channel:
         """Give a record to the client; False when it has to wait for room (or for a new client)."""
         one.handed_over = True
         try:
-            self._client.send(one.message, lambda outcome: self._answered(one, outcome))
+            self._client.send(one.message, partial(self._answered, one))
         except NotNowError:
             one.handed_over = one.there_was_room = False
             self._full = True
@@ -165,16 +168,45 @@ class Channel:
         """Give waiting records to the client, oldest first, as long as it has room."""
         with self._lock:
             while self._waiting:
-                one = self._waiting[0]
-                if one.future.cancelled() and not one.there_was_room:  # nobody waits for it, and it was never sent
-                    self._open.discard(one)
-                elif time.monotonic() > one.expires_s:
-                    self._settle(one, Failure(errors.NO_ROOM, "the queue stayed full", handed_over=False))
-                elif one in self._open and not self._hand_over(one):
+                some = self._next_waiting()
+                if left := self._hand_over_all(some):
+                    self._waiting.extendleft(reversed(left))
                     return
-                self._waiting.popleft()
             self._full = False
             self._gathering = False  # also when the loop that should have been woken is gone
+
+    def _next_waiting(self) -> list[_Publication]:
+        """Some that still are to be sent; nobody waits any more for those that were passed over."""
+        some: list[_Publication] = []
+        while self._waiting and len(some) < _TOGETHER:
+            one = self._waiting.popleft()
+            if one.future.cancelled() and not one.there_was_room:  # nobody waits for it, and it was never sent
+                self._open.discard(one)
+            elif time.monotonic() > one.expires_s:
+                self._settle(one, Failure(errors.NO_ROOM, "the queue stayed full", handed_over=False))
+            elif one in self._open:
+                some.append(one)
+        return some
+
+    def _hand_over_all(self, some: list[_Publication]) -> list[_Publication]:
+        """Give records to the client, with one call a partition where it has room: each may cost this thread its turn.
+
+        Returns those that have to wait, in their order.
+        """
+        if len(some) == 1 or not self._client.has_room([one.message for one in some]):
+            taken = sum(1 for _ in takewhile(self._hand_over, some))
+            return some[taken:]
+        groups: dict[tuple[str, int], list[_Publication]] = {}
+        for one in some:
+            one.handed_over = True
+            groups.setdefault((one.message.topic, one.message.partition), []).append(one)
+        left: list[_Publication] = []
+        for place, group in groups.items():
+            refused = self._client.send_together(place, [(one.message, partial(self._answered, one)) for one in group])
+            left += [group[index] for index in refused]
+        for one in left:
+            one.handed_over = one.there_was_room = False
+        return left
 
     def _replace(self) -> None:
         """A producer that failed for good is thrown away, and a new one takes what still waits.

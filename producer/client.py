@@ -6,9 +6,10 @@ import ctypes
 import json
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
@@ -18,7 +19,7 @@ from . import errors
 from .errors import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from .settings import Settings
 
@@ -29,6 +30,7 @@ _NOT_YET = frozenset({"UNKNOWN_TOPIC_OR_PART", "LEADER_NOT_AVAILABLE"})  # a new
 _NOT_YET_TIMEOUT_S = 3.0
 _PASSING = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "NETWORK_EXCEPTION", "BROKER_NOT_AVAILABLE"})
 _AGAIN_S = 0.05
+_HAS_TO_WAIT = frozenset({"_FATAL", "_QUEUE_FULL"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,21 @@ class Message:
     key: bytes
     value: bytes
 
+    @property
+    def size(self) -> int:
+        """In bytes, as the client counts what is queued."""
+        return len(self.key) + len(self.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
     """The record is durable. `offset` is None when a lost answer was made up for (the client then knows no offset)."""
 
     offset: int | None
+
+
+Answer = Callable[[Delivered | Failure], None]
+"""Called once, while polling."""
 
 
 class NotNowError(Exception):
@@ -87,6 +98,7 @@ class Client:
         self._bootstrap = bootstrap
         self._settings = settings
         self.failed = False
+        self._taken_bytes = 0  # of messages that the client has not answered
         self._on_partitions = on_partitions
         configuration = {
             **settings.client_configuration(bootstrap),
@@ -98,16 +110,74 @@ class Client:
         except KafkaException as error:
             raise errors.unreachable(bootstrap, *_words(error.args[0])) from error
 
-    def send(self, message: Message, answer: Callable[[Delivered | Failure], None]) -> None:
+    def send(self, message: Message, answer: Answer) -> None:
         """Take a record; `answer` is called once while polling.
 
         Raises:
             NotNowError: the record has to wait for room or for another client.
             RefusedByClientError: for another reason. In both cases the record was not taken.
         """
+        try:
+            self._producer.produce(
+                message.topic,
+                message.value,
+                message.key,
+                partition=message.partition,
+                on_delivery=self._delivery(message, answer),
+            )
+        except BufferError as error:
+            raise NotNowError from error
+        except KafkaException as error:
+            code, text = _words(error.args[0])
+            if code == "_FATAL":
+                self.failed = True
+                raise NotNowError from error
+            raise RefusedByClientError(Failure(code, text, handed_over=False, cause=error)) from error
+        self._taken_bytes += message.size
+
+    def has_room(self, messages: Sequence[Message]) -> bool:
+        """Whether there is room for all of these for certain, with as much again to spare."""
+        size = self._taken_bytes + sum(message.size for message in messages)
+        count = len(self._producer) + len(messages)
+        return 2 * count <= self._settings.max_queued and 2 * size <= self._settings.max_queued_kib << 10
+
+    def send_together(self, partition: tuple[str, int], messages: Sequence[tuple[Message, Answer]]) -> list[int]:
+        """As `send`, for messages of one topic and partition that the client `has_room` for, in one call of it.
+
+        Returns the places of those that have to wait all the same: this client has failed.
+        """
+        topic, number = partition
+        rows: list[dict[str, Any]] = [
+            {"value": message.value, "key": message.key, "callback": self._delivery(message, answer)}
+            for message, answer in messages
+        ]
+        try:
+            self._producer.produce_batch(topic, rows, partition=number)
+        except (KafkaException, BufferError) as error:  # it says of each message by itself; of this nobody knows more
+            for _, answer in messages:
+                answer(Failure(errors.NOT_TOLD, str(error), handed_over=True, cause=error))
+            return []
+        left: list[int] = []
+        for place, (row, (message, answer)) in enumerate(zip(rows, messages, strict=True)):
+            refusal: KafkaError | None = row.get("_error")
+            if refusal is None:
+                self._taken_bytes += message.size
+                continue
+            code, text = _words(refusal)
+            if code in _HAS_TO_WAIT:
+                self.failed = self.failed or code == "_FATAL"
+                left.append(place)
+            else:
+                answer(Failure(code, text, handed_over=False, cause=KafkaException(refusal)))
+        return left
+
+    def _delivery(
+        self, message: Message, answer: Answer
+    ) -> Callable[[KafkaError | None, confluent_kafka.Message], None]:
         began = time.monotonic()
 
         def delivered(error: KafkaError | None, told: confluent_kafka.Message) -> None:
+            self._taken_bytes -= message.size
             if error is None:
                 offset = told.offset()
                 answer(Delivered(offset if offset is not None and offset >= 0 else None))
@@ -119,18 +189,7 @@ class Client:
                 Failure(code, text, handed_over=True, elapsed_s=time.monotonic() - began, cause=KafkaException(error))
             )
 
-        try:
-            self._producer.produce(
-                message.topic, message.value, message.key, partition=message.partition, on_delivery=delivered
-            )
-        except BufferError as error:
-            raise NotNowError from error
-        except KafkaException as error:
-            code, text = _words(error.args[0])
-            if code == "_FATAL":
-                self.failed = True
-                raise NotNowError from error
-            raise RefusedByClientError(Failure(code, text, handed_over=False, cause=error)) from error
+        return delivered
 
     def poll(self, timeout_s: float) -> None:
         """Wait for answers up to `timeout_s` and hand out those that are there."""

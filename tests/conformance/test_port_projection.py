@@ -21,6 +21,7 @@ from fencepost.ledger.seq_bits import bits_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from fencepost.ledger.history import History
     from fencepost.ledger.ports import Store
 
 
@@ -137,6 +138,36 @@ def test_advanced_for_the_past_returns_at_once(home: Home, world: World) -> None
         header = await store.projection.advanced(place(store, op_id), offset, timeout_s=50)
         assert header.applied_offset > offset
         assert time.monotonic() - started < 25
+
+    with_store(home, work)
+
+
+def test_what_is_heard_is_what_is_there(home: Home, world: World) -> None:
+    """`shows` tells of a document only if it is that very one; nothing at all is heard where nothing is announced."""
+
+    async def work(store: Store) -> None:
+        op_id = world.key("op")
+        partition, key = place(store, op_id), DocumentKey(docs.OPS, op_id)
+        before = (await store.projection.read(partition, [])).header
+        await store.projection.advanced(partition, before.applied_offset - 1, timeout_s=5)
+        heard = 0
+        facts: History = ()
+        for number in range(20):
+            one = record(op_id, f"a{number}", facts)
+            offset = await store.log.publish(partition, one)
+            assert offset is not None
+            another = docs.write_history(op_id, facts)
+            facts = (*facts, PositionedFact(Position(0, offset), one.fact or b""))
+            mine = docs.write_history(op_id, facts)
+            header = await store.projection.shows(partition, offset, key, mine, timeout_s=5)
+            if header is not None:
+                heard += 1
+                assert header.opened
+                assert header.applied_offset > offset
+                assert (await store.projection.read(partition, [key])).documents[key] == mine
+            assert await store.projection.shows(partition, offset, key, another, timeout_s=0) is None
+            await applied(store, partition, offset)
+        assert (heard > 0) is not home.embedded
 
     with_store(home, work)
 

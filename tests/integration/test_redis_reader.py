@@ -296,3 +296,23 @@ def test_evicting_redis_is_refused(private_redis: StartRedis) -> None:
     with redis.Redis.from_url(server.url) as client:
         client.config_set("maxmemory", "0")
     use(store_url(server.url), taken)
+
+
+def test_a_document_that_was_announced(url: StoreUrl) -> None:
+    """What the step announced is heard without a read; another document, or none that was told, is not."""
+    writer = Writer(url)
+    key = DocumentKey("ops", "op")
+
+    async def work(projection: Projection) -> None:
+        waiting = asyncio.create_task(projection.shows(PLACE, 5, key, b"mine", timeout_s=10))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(writer.apply, 6, {key: b"mine", DocumentKey("open", "op"): b"x"})
+        header = await waiting
+        assert header is not None
+        assert header.applied_offset == 6
+        assert await projection.shows(PLACE, 5, key, b"mine", timeout_s=0) == header
+        assert await projection.shows(PLACE, 5, key, b"another's", timeout_s=0) is None
+        assert await projection.shows(PLACE, 5, DocumentKey("ops", "other"), b"mine", timeout_s=0) is None
+        assert await projection.shows(PLACE, 6, key, b"mine", timeout_s=0.05) is None
+
+    use(url, work)

@@ -113,6 +113,13 @@ class SimulatedProjection:
         snapshot = await self._answered(partition, {key: found[key] for key in keys})
         return snapshot, keys[-1].key if len(keys) == count else ""
 
+    async def shows(
+        self, partition: Partition, beyond: int, key: DocumentKey, document: bytes, *, timeout_s: float
+    ) -> Header | None:
+        header = await self.advanced(partition, beyond, timeout_s=timeout_s)
+        shown = self._world.places[partition].stored.documents.get(key.collection, {}).get(key.key) == document
+        return header if shown and header.applied_offset > beyond else None
+
     async def advanced(self, partition: Partition, beyond: int, *, timeout_s: float) -> Header:
         world = self._world
         world.require_open()

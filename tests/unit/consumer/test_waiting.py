@@ -201,3 +201,36 @@ def test_what_is_announced_while_the_header_is_read_counts() -> None:
         assert header.applied_offset == 7
 
     use(work)
+
+
+def test_what_was_announced_of_documents() -> None:
+    """Fingerprints count for the projection that was read, until notices may have been lost; only the newest are kept."""
+
+    async def work(place: Place) -> None:
+        assert await place.watch.wait(-1, 10) is not None
+        place.watch.notice("i", 1, (b"a", b"b"))
+        assert place.watch.told(b"a", -1)
+        assert not place.watch.told(b"a", 1)
+        place.watch.notice("j", 2, (b"of another",))
+        assert not place.watch.told(b"of another", -1)
+        place.watch.notice("i", 3, [b"%d" % n for n in range(3000)])
+        assert place.watch.told(b"2999", -1)
+        assert not place.watch.told(b"a", -1)
+        place.watch.look()
+        assert not place.watch.told(b"2999", -1)
+
+    use(work)
+
+
+def test_another_projection_forgets_what_was_announced() -> None:
+    """Once the header of another incarnation is read, nothing that was told of the former one counts."""
+
+    async def work(place: Place) -> None:
+        assert await place.watch.wait(-1, 10) is not None
+        place.watch.notice("i", 1, (b"a",))
+        place.header = replace(place.header, incarnation="j", applied_offset=9)
+        place.watch._known = None
+        assert await place.watch.wait(5, 10) == place.header
+        assert not place.watch.told(b"a", -1)
+
+    use(work)

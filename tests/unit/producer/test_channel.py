@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import pytest
 from confluent_kafka import KafkaError
 from unit.producer.mock_kafka import PRODUCE, MockKafka, OpenLog, publish
 
 from fencepost.ledger.errors import OutcomeUnknownError, PublishRefusedError
+from fencepost.ledger.positions import Topic
 from fencepost.producer import errors, sharing
-from fencepost.producer.client import Delivered, Message
-from fencepost.producer.errors import Failure
+from fencepost.producer.client import Answer, Message
 from fencepost.producer.settings import Settings
 
 
@@ -39,11 +39,22 @@ def test_records_wait_a_moment_for_company(mock: MockKafka, opened: OpenLog, mon
     sent: list[Message] = []
     all_sent = asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
-    send = client.send
+    together: list[int] = []
+    send, send_together = client.send, client.send_together
 
-    def noted(message: Message, answer: Callable[[Delivered | Failure], None]) -> None:
+    def noted(message: Message, answer: Answer) -> None:
         sent.append(message)
         send(message, answer)
+        tell()
+
+    def noted_together(place: tuple[str, int], messages: Sequence[tuple[Message, Answer]]) -> list[int]:
+        sent.extend(message for message, _ in messages)
+        together.append(len(messages))
+        left = send_together(place, messages)
+        tell()
+        return left
+
+    def tell() -> None:
         if len(sent) == 12:
             loops[0].call_soon_threadsafe(all_sent.set)  # the poller may be the one who sends
 
@@ -51,15 +62,87 @@ def test_records_wait_a_moment_for_company(mock: MockKafka, opened: OpenLog, mon
         loops.append(asyncio.get_running_loop())
         await publish(log)
         monkeypatch.setattr(client, "send", noted)
+        monkeypatch.setattr(client, "send_together", noted_together)
         mock.delay(500)
         tasks = [asyncio.create_task(publish(log)) for _ in range(12)]
         await asyncio.sleep(0)
         assert len(sent) == 2
         await asyncio.wait_for(all_sent.wait(), 10)
         assert not any(task.done() for task in tasks)
+        assert together == [10]
         assert await asyncio.gather(*tasks) == list(range(1, 13))
 
     asyncio.run(scenario())
+
+
+def test_what_goes_together_keeps_its_place(opened: OpenLog) -> None:
+    """Records that are sent together get into the partitions of their keys, each partition's in the order of the calls."""
+    log = opened()
+    keys = [f"op{number % 7}" for number in range(140)]
+    places = [log.partition_of(Topic.EFFECTS, key) for key in keys]
+
+    async def scenario() -> list[int | None]:
+        return await asyncio.gather(*(publish(log, key) for key in keys))
+
+    offsets = asyncio.run(scenario())
+    assert len(set(places)) > 1
+    for place in set(places):
+        mine = [offset for offset, at in zip(offsets, places, strict=True) if at == place]
+        assert mine == list(range(len(mine)))
+
+
+def test_without_certain_room_records_go_one_by_one(opened: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the client might take some and refuse others in between, nothing is sent together: their order would be lost."""
+    log = opened(Settings(max_queued=40))
+    together: list[int] = []
+    client = log._channel._client
+    send_together = client.send_together
+
+    def noted(place: tuple[str, int], messages: Sequence[tuple[Message, Answer]]) -> list[int]:
+        assert len(messages) <= 20
+        together.append(len(messages))
+        return send_together(place, messages)
+
+    monkeypatch.setattr(client, "send_together", noted)
+
+    async def scenario() -> None:
+        assert await asyncio.gather(*(publish(log) for _ in range(200))) == list(range(200))
+
+    asyncio.run(scenario())
+    assert sum(together) < 200
+    large = Message("t", 0, b"k", b"x" * (Settings().max_queued_kib << 9))
+    assert not log._channel._client.has_room([large])
+    assert log._channel._client._taken_bytes == 0
+
+
+def test_a_client_that_failed_takes_nothing_together(mock: MockKafka, opened: OpenLog) -> None:
+    """What a client that failed for good does not take is left to the next one; its outcome is not told."""
+    log = opened()
+    asyncio.run(publish(log))
+    client = log._channel._client
+    answers: list[object] = []
+    topic = log._names[Topic.EFFECTS]
+    messages = [(Message(topic, 0, b"k", b"v"), answers.append)] * 3
+    with log._channel._lock:
+        client._producer = _Failed(client._producer)  # type: ignore[assignment]
+        assert client.send_together((topic, 0), messages) == [0, 1, 2]
+        client._producer = client._producer._real  # type: ignore[attr-defined]
+        failed, client.failed = client.failed, False
+    assert failed
+    assert not answers
+
+
+class _Failed:
+    """A producer that has failed for good."""
+
+    def __init__(self, real: object) -> None:
+        self._real = real
+
+    def produce_batch(self, topic: str, rows: list[dict[str, object]], partition: int) -> int:
+        del topic, partition
+        for row in rows:
+            row["_error"] = KafkaError(KafkaError._FATAL)
+        return 0
 
 
 def test_what_waits_is_sent_without_its_loop(mock: MockKafka, opened: OpenLog) -> None:
