@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .projection import Debt
 
 MOST_DOCUMENTS = 10_000
-MOST_BYTES = 16_000_000
+MOST_BYTES = 8_000_000
 """Of what was used lately; as much again may be kept of what was used before that."""
 MOST_GATHERED_BYTES = 8_000_000
 """Of what waits to be written at the end of a transaction."""

@@ -54,18 +54,20 @@ class Reply(Generic[T]):
 
 
 class ThreadReply(Generic[T]):
-    """What a thread waits for; nothing happens when it does not wait any more."""
+    """What a thread waits for; nothing happens when it does not wait any more. The first answer counts."""
 
     def __init__(self) -> None:
         self._future: Future[T] = Future()
 
     def give(self, value: T) -> None:
         """Settle with a value."""
-        self._future.set_result(value)
+        if not self._future.done():
+            self._future.set_result(value)
 
     def fail(self, error: FencepostError) -> None:
         """Settle with an error."""
-        self._future.set_exception(error)
+        if not self._future.done():
+            self._future.set_exception(error)
 
     def wait(self) -> T:
         """The value, once it is there. Raises the error."""

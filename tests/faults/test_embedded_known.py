@@ -14,6 +14,8 @@ from fencepost.ledger import embedded_known
 from fencepost.ledger.embedded_apply import Transaction
 from fencepost.ledger.embedded_known import Documents
 from fencepost.ledger.embedded_store import EmbeddedWriting
+from fencepost.ledger.embedded_threads import ThreadReply
+from fencepost.ledger.embedded_writer import Job
 from fencepost.ledger.errors import FencepostError, PublishRefusedError
 from fencepost.ledger.operation_fold import fold_operation
 from fencepost.ledger.ports import DocumentKey
@@ -132,6 +134,31 @@ def test_a_defect_while_writing_is_told(tmp_path: Path, monkeypatch: pytest.Monk
                     await asyncio.wait_for(publish(store, claim("op", "lost")), 20)
             assert (await publish(store, claim("op", "first"))).attempts == ["first"]
             assert [entry.offset for entry in log_of(store)] == [0]
+
+    asyncio.run(run())
+
+
+def test_a_failed_job_is_answered_once(tmp_path: Path) -> None:
+    """A job that failed by itself is not answered again when its transaction fails: the writer goes on, and nobody hangs."""
+    path = tmp_path / "ledger.db"
+
+    def refused(_: Transaction) -> None:
+        raise PublishRefusedError("by itself", next_step="Nothing.")
+
+    def full(_: Transaction) -> None:
+        raise apsw.FullError("no room")
+
+    async def run() -> None:
+        async with ledger_at(path) as store:
+            await publish(store, claim("op", "first"))
+            for failing in (full, refused):
+                replies = [ThreadReply[None](), ThreadReply[None](), ThreadReply[None]()]
+                jobs = (Job(refused, replies[0]), Job(failing, replies[1]), Job(full, replies[2]))
+                await asyncio.to_thread(store.log._writer._serve, list(jobs))
+                told = [str(reply._future.exception(timeout=20)) for reply in replies]
+                assert told[0].startswith("by itself")
+                assert "no room" in told[2]
+            assert (await publish(store, claim("op", "second"))).attempts == ["first", "second"]
 
     asyncio.run(run())
 
