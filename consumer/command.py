@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import threading
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fencepost.projector")
 _LOOK_S = 0.2
+_COLLECTED = (50_000, 20, 100)  # a record makes hundreds of objects and no cycles; looking for them took a seventh
 _DROP_TIMEOUT_S = 30.0
 
 
@@ -83,6 +85,8 @@ def run_projector(url: StoreUrl, *, group: str | None = None, stop: threading.Ev
         projector.run(stop)
         return
     with _stopped_by_signals() as event:
+        gc.freeze()
+        gc.set_threshold(*_COLLECTED)
         projector.run(event)
 
 

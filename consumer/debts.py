@@ -43,7 +43,7 @@ class DebtPayer:
         """Publish what is due, from the documents that are committed. Raises MovedError, StoreUnavailableError."""
         if not fold.header.opened or not fold.debts:
             return
-        keys = self._payments.due(fold.debts, fold.header.applied_offset, now)
+        keys = self._payments.due(fold.debts, fold.applied_offset, now)
         for start in range(0, len(keys), _AT_ONCE):
             if not self._publish(keys[start : start + _AT_ONCE], now):
                 return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..ledger.projection import PartitionFold
     from .partition_store import PartitionStore
 
-_CACHED_DOCUMENTS = 2_000  # a partition; reading one again costs little
+_CACHED_DOCUMENTS = 8_000  # a partition: what an operation's next record needs is there, if it comes soon
 _JUDGED_AT_ONCE = 200
 
 
@@ -74,7 +74,7 @@ class Folding:
             if self.fold.horizon_reached():
                 self.open_if_due()
                 self._load(entries)  # opening takes steps of its own, after which the cache may be dropped
-            expected = self.fold.header.applied_offset
+            expected = self.fold.applied_offset
             if entry.offset < expected:
                 continue  # read before the position went forward; it is applied
             if entry.offset > expected:

@@ -229,9 +229,8 @@ def names(url: StoreUrl) -> Mapping[str, Topic]:
     return {url.topic(topic): topic for topic in Topic}
 
 
-def raw_message(message: Message, topics: Mapping[str, Topic]) -> RawMessage:
-    """The message as the rest of the consumer sees it."""
-    partition = Partition(topics[message.topic() or ""], message.partition() or 0)
+def raw_message(message: Message, partition: Partition) -> RawMessage:
+    """A message of this partition as the rest of the consumer sees it."""
     offset = message.offset()
     if offset is None:
         raise ValueError("a message without an offset")

@@ -43,7 +43,6 @@ class KafkaLogReader:
 
     def __init__(self, url: StoreUrl) -> None:
         self._url = url
-        self._topics = kafka_client.names(url)
         self._codec = codec_of(url)
         self._consumer = self._client()
         try:
@@ -71,7 +70,7 @@ class KafkaLogReader:
         try:
             consumer.assign([kafka_client.topic_partition(self._url, partition, start)])
             for message in self._messages(consumer, end):
-                raw = kafka_client.raw_message(message, self._topics)
+                raw = kafka_client.raw_message(message, partition)
                 yield entry_from_message(raw, partition_of, self._codec)
         finally:
             consumer.close()
@@ -85,7 +84,7 @@ class KafkaLogReader:
         try:
             consumer.assign([kafka_client.topic_partition(self._url, partition, offset)])
             for message in self._messages(consumer, offset + 1):
-                raw = kafka_client.raw_message(message, self._topics)
+                raw = kafka_client.raw_message(message, partition)
                 return RawRecord(raw.time_ms, raw.key, raw.value) if raw.offset == offset else None
         finally:
             consumer.close()

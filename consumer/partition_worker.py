@@ -37,7 +37,7 @@ _log = logging.getLogger("fencepost.projector")
 _BACKOFF_S = (0.1, 0.25, 0.5, 1.0, 2.0)
 _SUPERSEDED_S = 15.0  # longer than the group takes to find out that a member is gone
 _LOOK_S = 0.7
-_BATCH_RECORDS = 250
+_BATCH_RECORDS = 1000
 _BATCH_BYTES = 4 << 20
 
 

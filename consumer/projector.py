@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fencepost.projector")
 _POLL_S = 0.02
-_FETCHED = 1000
+_FETCHED = 2000
 _COMMIT_EVERY_S = 1.0
 _FLUSH_S = 5.0
 _SILENT_AFTER_S = 3.0
@@ -114,17 +114,18 @@ class Projector:
         return [first, *self._consumer.consume(_FETCHED, 0)]
 
     def _dispatch(self, messages: Iterable[Message]) -> None:
-        by_partition: dict[Partition, list[Message]] = {}
+        by_place: dict[tuple[str | None, int | None], list[Message]] = {}
         for message in messages:
             error = message.error()
-            if error is not None:
+            if error is None:
+                by_place.setdefault((message.topic(), message.partition()), []).append(message)
+            else:
                 self._fault(message, error)
-            elif (partition := self._partition(message)) is not None:
-                by_partition.setdefault(partition, []).append(message)
-        for partition, some in by_partition.items():
-            worker = self._workers.get(partition)
-            if worker is not None:
-                worker.take([(kafka_client.raw_message(m, self._topics), _epoch(m)) for m in some])
+        for some in by_place.values():
+            partition = self._partition(some[0])
+            worker = self._workers.get(partition) if partition else None
+            if partition is not None and worker is not None:
+                worker.take([(kafka_client.raw_message(m, partition), _epoch(m)) for m in some])
 
     def _partition(self, message: Message) -> Partition | None:
         topic = self._topics.get(message.topic() or "")

@@ -36,7 +36,7 @@ from .ports import DocumentKey, Header, Snapshot
 from .projection import DEBTS, SET_ASIDE, Debt, PartitionFold, document_of, reassertion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     import apsw
@@ -170,15 +170,24 @@ class Transaction:
 
     def _rebuild(self, partition: Partition, end: int, progress: Callable[[Partition, int, int], None]) -> None:
         fold = PartitionFold(partition, read_header(self.sql, partition), {})
+        written = _Written()
         progress(partition, 0, end)
         for start in range(0, end, _STEP_RECORDS):
             stop = min(end, start + _STEP_RECORDS)
-            for entry in log_entries(self.sql, partition, start, stop):
+            entries = list(log_entries(self.sql, partition, start, stop))
+            wanted: set[DocumentKey] = set().union(*map(fold.needs, entries))
+            fold.provide(dict.fromkeys(wanted))  # nothing is there but what this rebuild wrote
+            fold.provide(self._read(partition, [key for key in wanted if written.perhaps(key)]))
+            for entry in entries:
                 _require_next(fold, entry.offset)
-                self._apply(fold, entry)
+                if history.names_a_summary(entry):
+                    self._apply(fold, entry)
+                else:
+                    fold.apply(entry)
             _require_next(fold, stop)
             step = fold.take_step()
             write_step(self.sql, partition, step.header, step.writes)
+            written.note(step.writes)
             fold.forget(keep=_KEEP_DOCUMENTS)
             progress(partition, stop, end)
         writes: dict[DocumentKey, bytes | None] = {}
@@ -242,9 +251,29 @@ class Transaction:
         return history.encode(reassertion(key, known))
 
 
+class _Written:
+    """Which documents were perhaps written, in two megabytes: of a few of those that were not it says so, too."""
+
+    _BITS = 1 << 24
+
+    def __init__(self) -> None:
+        self._seen = bytearray(self._BITS // 8)
+
+    def note(self, keys: Iterable[DocumentKey]) -> None:
+        """These were written."""
+        for key in keys:
+            place = hash(key) % self._BITS
+            self._seen[place >> 3] |= 1 << (place & 7)
+
+    def perhaps(self, key: DocumentKey) -> bool:
+        """Whether a document was written; if not, it certainly was not."""
+        place = hash(key) % self._BITS
+        return bool(self._seen[place >> 3] >> (place & 7) & 1)
+
+
 def _require_next(fold: PartitionFold, offset: int) -> None:
     """Raise StoreError where rows are missing: nothing is ever removed from this log."""
-    expected = fold.header.applied_offset
+    expected = fold.applied_offset
     if offset != expected:
         raise StoreError(
             f"The log of {fold.partition} is damaged: the records {expected} to {offset - 1} are missing.",

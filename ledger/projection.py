@@ -227,10 +227,11 @@ class PartitionFold:
     def _advance(self, applied: int) -> None:
         if self.debts and self._oldest is None:
             self._oldest = min(self.debts.values())
-        oldest = self._oldest or Debt(applied, 0)
-        settled = oldest.offset if self._header.opened else min(oldest.offset, self._header.judge_from)
+        settled, time_ms = self._oldest or (applied, 0)
+        if not self._header.opened:
+            settled = min(settled, self._header.judge_from)
         self.applied_offset = applied
-        self._settled = max(settled, self._settled[0]), oldest.time_ms
+        self._settled = max(settled, self._settled[0]), time_ms
 
     def _set_aside(self, entry: LogEntry) -> None:
         place = {"partition": str(self.partition), "offset": entry.offset, "generation": self._header.generation}
@@ -319,7 +320,7 @@ class PartitionFold:
         former = before.taken_operation() if before.history else Operation(after.key)
         size = len(before.history)
         added = len(after.history) == size + len(new) and after.history[:size] == before.history
-        if former is None or not added or any(fact.kind is EffectKind.REJECTED for _, fact in new):
+        if former is None or not added or EffectKind.REJECTED in [fact.kind for _, fact in new]:
             operation = fold_operation(after.key, after.history)
             after.operation = None if _has_verdicts(after.history) else operation
             return operation

@@ -58,7 +58,10 @@ def decoded(topic: Topic, data: bytes) -> Fact:
 
 def _problem(key: str, said: History, facts: Sequence[Fact]) -> str:
     own = key if log_keys.is_operation(key) else ""
+    problem = ""
     for item, fact in zip(said, facts, strict=True):
         if fact.kind is EffectKind.SUMMARISED and not losers.is_summary(item.fact):
             return "a fact is undecodable: a summary's numbers"
-    return "a fact names another operation" if any(fact.op_id != own for fact in facts) else ""
+        if fact.op_id != own:
+            problem = "a fact names another operation"
+    return problem
