@@ -90,7 +90,7 @@ async def connected(url: str, host: str = "", port: int = 0) -> AbstractConnecti
     Raises RedisError, OSError.
     """
     plain, options = _options(url)
-    options |= {"socket_timeout": None, "protocol": 3, "retry": AsyncRetry(_BACKOFF, 0)}
+    options |= {"protocol": 3, "retry": AsyncRetry(_BACKOFF, 0)}
     options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
     if host:
         options |= {"host": host, "port": port}

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from fencepost.consumer import redis_line
+from fencepost.consumer import redis_client, redis_line
 from fencepost.consumer.redis_client import connected
 from fencepost.consumer.redis_line import Line
 
@@ -199,6 +200,20 @@ def test_what_is_no_redis(private_redis: StartRedis) -> None:
         assert user.connections == 2
 
     use(server.url, work)
+
+
+def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handshake that is not answered is given up: all who ask hear of it in a bounded time."""
+    monkeypatch.setattr(redis_client, "_TIMEOUT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        async def work(user: User) -> None:
+            async with asyncio.timeout(SOON_S):
+                found = await asyncio.gather(*(user.line.ask("PING") for _ in range(3)), return_exceptions=True)
+            assert all(isinstance(one, RedisTimeoutError) for one in found)
+            assert user.connections == 1
+
+        use(f"redis://127.0.0.1:{server.getsockname()[1]}/0", work)
 
 
 def test_nobody_there() -> None:
