@@ -241,7 +241,8 @@ def test_a_commit_of_the_group_that_failed_is_repeated(mock: MockKafka) -> None:
     """What the group could not be told of settled offsets is told again."""
     url = urls.parse(f"kafka://{mock.bootstrap}/led?projection=redis://127.0.0.1:1/0")
     projector = Projector(url, group="g", topic_ids=dict.fromkeys(Topic, "id"), codec=None)
-    place, told = Partition(Topic.EFFECTS, 0), []
+    place = Partition(Topic.EFFECTS, 0)
+    told: list[Any] = []
     projector._workers[place] = cast("Any", SimpleNamespace(saved=told.append))
     places = [kafka_client.topic_partition(url, place, 7)]
     projector._heard_commit(None, places)
