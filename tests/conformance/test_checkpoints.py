@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -16,7 +17,11 @@ from fencepost.ledger import (
     ReasonKind,
     VerdictKind,
 )
+from fencepost.ledger.engine import Engine
+from fencepost.ledger.facts import EffectKind, decode_agent, decode_effect
+from fencepost.ledger.history import Record
 from fencepost.ledger.operations import Status
+from fencepost.ledger.positions import Partition, Topic
 
 SEND = {"tool": "mail.send", "kind": EffectClass.IRREVERSIBLE}
 
@@ -58,6 +63,28 @@ def test_checkpoint_drains_what_was_written_in_the_background(world: World, ledg
         until(lambda: ledger.watermark(world.agent).mark.seq >= 50)
         until(lambda: len(ledger.operations(world.agent)) == 50)
     assert ledger.replay_forward(world.agent, since="c") == []
+
+
+def test_no_checkpoint_before_what_it_knows_is_in_the_log(
+    world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its watermark says that all up to there is written: it stands behind it in the log, however slow that was."""
+    publish, order = Engine.publish, []
+
+    async def slowly(self: Engine, partition: Partition, record: Record) -> int | None:
+        fact = (decode_effect if partition.topic is Topic.EFFECTS else decode_agent)(record.fact or b"")
+        if fact.kind is EffectKind.COMMITTED:
+            await asyncio.sleep(0.3)
+        offset = await publish(self, partition, record)
+        order.append(fact.kind.value)
+        return offset
+
+    with ledger.session(world.agent) as session:
+        monkeypatch.setattr(Engine, "publish", slowly)
+        with session.attempt("cache.fill", key=world.key("slow"), kind=EffectClass.REPEATABLE) as attempt:
+            attempt.commit(1)
+        session.checkpoint("c")
+    assert order.index("COMMITTED") < order.index("CHECKPOINTED")
 
 
 @pytest.mark.slow

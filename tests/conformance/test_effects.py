@@ -18,6 +18,7 @@ from fencepost.ledger import (
     StaleProjectionError,
     Undo,
 )
+from fencepost.ledger.engine import Engine
 from fencepost.ledger.operations import Status
 
 if TYPE_CHECKING:
@@ -222,6 +223,25 @@ def test_one_op_has_one_class_and_tool(session: AgentSession, world: World) -> N
         session.attempt("t", key=world.key("x"), kind=EffectClass.REPEATABLE).begin()
     assert "IRREVERSIBLE" in caught.value.recorded
     assert "REPEATABLE" in caught.value.given
+
+
+def test_a_claim_that_is_not_confirmed_in_time_is_withdrawn(
+    session: AgentSession, world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its intent is in the log and owns the operation; since nothing was run, that is taken back and the next may run."""
+
+    async def not_in_time(*_: Any, **__: Any) -> None:
+        return None
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Engine, "wait_until", not_in_time)
+        attempt = session.attempt(key=world.key("unconfirmed"), **SEND)
+        with pytest.raises(StaleProjectionError, match="withdrawn"):
+            attempt.begin()
+    world.status(world.op_id("unconfirmed", "mail.send"), Status.FREE)
+    with session.attempt(key=world.key("unconfirmed"), **SEND) as again:
+        assert again.owned
+        again.commit()
 
 
 def test_past_the_deadline_nothing_starts(session: AgentSession, world: World, ledger: Ledger) -> None:

@@ -143,7 +143,8 @@ class Soak:
                 _, what, act = due.pop(0)
                 say(what)
                 act()
-                self.result.faults[what] += not what.startswith(END)
+                if not what.startswith(END):
+                    self.result.faults[what] += 1
                 self.result.happened.append({"phase": phase, "at_s": round(now, 1), "what": what})
             operator.tend()
             if operator.resources_due():

@@ -15,10 +15,11 @@ from confluent_kafka import KafkaError, KafkaException
 from unit.producer.mock_kafka import PRODUCE, MockKafka
 
 from fencepost.consumer import kafka_client, log_reader, topics
+from fencepost.consumer.kafka_log import PartitionLog
 from fencepost.consumer.projector import Projector
 from fencepost.ledger import urls
 from fencepost.ledger.errors import StoreUnavailableError
-from fencepost.ledger.positions import Topic
+from fencepost.ledger.positions import Partition, Topic
 from fencepost.producer.client import Client
 from fencepost.producer.settings import Settings
 
@@ -206,3 +207,46 @@ def test_a_producer_that_fails_for_good_ends_the_projector_by_name(mock: MockKaf
     with pytest.raises(StoreUnavailableError, match="OUT_OF_ORDER") as caught:
         projector.run(threading.Event())
     assert caught.value.retryable
+
+
+class Kept:
+    """A consumer whose group keeps one offset."""
+
+    def __init__(self, offset: int, metadata: str) -> None:
+        self.found = SimpleNamespace(offset=offset, metadata=metadata, error=None)
+
+    def committed(self, _: Any, timeout: float) -> list[Any]:
+        assert timeout > 0
+        return [self.found]
+
+
+@pytest.mark.parametrize(("topic_id", "offset"), [("this", 7), ("another", None)])
+def test_the_group_is_believed_about_its_own_topic_alone(topic_id: str, offset: int | None) -> None:
+    """A topic that was made anew begins at 0; what the group keeps of the former one would pass over all of it."""
+    kept = kafka_client.Settled(7, 1, "incarnation", topic_id)
+    log = PartitionLog(
+        URL,
+        Partition(Topic.EFFECTS, 0),
+        consumer=cast("Any", Kept(7, kept.metadata())),
+        producer=cast("Any", None),
+        partition_of=kafka_client.partitioner(1),
+        codec=None,
+        topic_id="this",
+    )
+    settled = log.settled()
+    assert (settled and settled.offset) == offset
+
+
+def test_a_commit_of_the_group_that_failed_is_repeated(mock: MockKafka) -> None:
+    """What the group could not be told of settled offsets is told again."""
+    url = urls.parse(f"kafka://{mock.bootstrap}/led?projection=redis://127.0.0.1:1/0")
+    projector = Projector(url, group="g", topic_ids=dict.fromkeys(Topic, "id"), codec=None)
+    place = Partition(Topic.EFFECTS, 0)
+    told: list[Any] = []
+    projector._workers[place] = cast("Any", SimpleNamespace(saved=told.append))
+    places = [kafka_client.topic_partition(url, place, 7)]
+    projector._heard_commit(None, places)
+    assert told == []
+    projector._heard_commit(KafkaError(KafkaError.NOT_COORDINATOR), places)
+    assert told == [None]
+    projector._consumer.close()
