@@ -178,15 +178,19 @@ class _Wanted(NamedTuple):
         return self.agent_id in {None, mark.agent_id} and self.ledger_id in {None, mark.ledger_id}
 
     def without_others(self, text: str) -> str:
-        return text if self == (None, None) else _BEGUN.sub(self._begun, _BRACKETED.sub(self._closed, text))
+        if self == (None, None):
+            return text
+        left = [_READINGS]  # of all tokens together, beyond the likeliest of each
+        return _BEGUN.sub(self._begun, _BRACKETED.sub(lambda match: self._closed(match, left), text))
 
-    def _closed(self, match: re.Match[str]) -> str:
+    def _closed(self, match: re.Match[str], left: list[int]) -> str:
         fields = match[1].split(":")
         readable = len(fields) == _BODY.groups + 1 and [_letters(field) for field in fields[:2]] == ["fencepost", "w1"]
         if not readable or not self._others(fields[2], fields[3]):
             return match[0]
         # Damage in the name itself reads as another's name; with the right name the checksum would fit.
-        for reading in itertools.islice(_readings(match[1]), len(_ALL_ALIKE)):
+        for count, reading in enumerate(itertools.islice(_readings(match[1]), len(_ALL_ALIKE) + left[0])):
+            left[0] -= count >= len(_ALL_ALIKE)
             *body, checksum = reading.split(":")
             body[2] = body[2] if self.ledger_id is None else quote(self.ledger_id, safe="", errors="replace")
             body[3] = body[3] if self.agent_id is None else quote(self.agent_id, safe="", errors="replace")

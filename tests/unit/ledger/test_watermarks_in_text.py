@@ -288,3 +288,12 @@ def test_all_tokens_come_in_order_of_appearance() -> None:
     assert Watermark.find_all(text) == (newer, MARK, OTHER, newer)
     assert Watermark.find_all("") == ()
     assert Watermark.find(text, agent_id=MARK.agent_id) == newer
+
+
+def test_damage_in_a_name_is_seen_whichever_hyphens_are_the_lines() -> None:
+    """One hyphen at a line's end is the token's, another the line's: with the right name the checksum fits in that reading."""
+    token = Watermark("a9d30ff4-6936-45e0-9ac9-22a16b43db60", "agent", "main", Position(3, 63), 2034).token
+    text = token.replace("9ac9-", "9ac9-\n").replace("2034", "20-\n34").replace("agent", "agont")
+    with pytest.raises(WatermarkMangledError):
+        Watermark.find(text, agent_id="agent")
+    assert Watermark.find(text, agent_id="somebody") is None
