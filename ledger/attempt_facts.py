@@ -44,10 +44,12 @@ def _kept(session: SessionState, call: Call) -> bytes | None:
     return call.arguments
 
 
-def outcome(session: SessionState, call: Call, attempt_id: str, round_number: int, kind: EffectKind) -> EffectFact:
-    """The fact that says what became of an attempt."""
+def outcome(
+    session: SessionState, call: Call, attempt_id: str, round_number: int, kind: EffectKind, **said: Any
+) -> EffectFact:
+    """The fact that says what became of an attempt; `said` are further fields of it."""
     kept = _kept(session, call) if call.unconfirmed else None
-    return EffectFact(kind=kind, arguments=kept, **_common(session, call, attempt_id, round_number))
+    return EffectFact(kind=kind, arguments=kept, **_common(session, call, attempt_id, round_number), **said)
 
 
 def adopted(session: SessionState, call: Call, attempt_id: str, round_number: int) -> EffectFact:

@@ -22,6 +22,7 @@ from .identity import canonical
 HIDDEN = "(secret)"
 MARK = {"$secret": "not recorded"}
 """What stands for a secret argument in the recorded arguments."""
+_MARK = canonical(MARK)
 _COST = 2**14
 """Of scrypt, with blocks of 8: about 50 ms and 16 MB a value, for us and for whoever tries values one by one."""
 _SHORT, _SHORTEST = 6, 3
@@ -114,7 +115,7 @@ NO_SECRETS = Secrets()
 
 def may_hold_secrets(arguments: bytes | None) -> bool:
     """Whether one of these recorded arguments was declared secret; true of arguments that were not kept."""
-    return arguments is None or canonical(MARK) in arguments
+    return arguments is None or _MARK in arguments
 
 
 def secrets_of(values: Mapping[str, Any], names: Iterable[str]) -> Secrets:

@@ -58,8 +58,12 @@ def committed(
     form, data, why = encode_result(value, claim.session.engine.limits.max_result_bytes, encode)
     if may_hold_secrets(claim.call.arguments) and not claim.call.secrets.texts:  # what is secret is not known here
         why = why.partition(":")[0]
-    fact = replace(
-        outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.COMMITTED),
+    fact = outcome(
+        claim.session,
+        claim.call,
+        claim.attempt_id,
+        claim.round,
+        EffectKind.COMMITTED,
         result=data if form is ResultForm.JSON else None,
         result_form=form,
         result_digest=digest(data) if data is not None else "",
