@@ -234,6 +234,10 @@ def test_a_claim_that_is_not_confirmed_in_time_is_withdrawn(
         return None
 
     with monkeypatch.context() as patched:
+        patched.setattr(
+            ledger._engine.store, "at_once", None
+        )  # which leaves nothing between an intent and its confirmation
+        patched.setattr(Engine, "undisturbed", not_in_time)
         patched.setattr(Engine, "wait_until", not_in_time)
         attempt = session.attempt(key=world.key("unconfirmed"), **SEND)
         with pytest.raises(StaleProjectionError, match="withdrawn"):
