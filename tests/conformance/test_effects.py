@@ -234,10 +234,13 @@ def test_a_claim_that_is_not_confirmed_in_time_is_withdrawn(
         return None
 
     with monkeypatch.context() as patched:
+        patched.setattr(ledger._engine.store, "at_once", None)  # there an intent is confirmed as it is written
+        patched.setattr(Engine, "undisturbed", not_in_time)
         patched.setattr(Engine, "wait_until", not_in_time)
         attempt = session.attempt(key=world.key("unconfirmed"), **SEND)
         with pytest.raises(StaleProjectionError, match="withdrawn"):
             attempt.begin()
+    until(lambda: len(ledger.operations(world.agent)) == 1)
     world.status(world.op_id("unconfirmed", "mail.send"), Status.FREE)
     with session.attempt(key=world.key("unconfirmed"), **SEND) as again:
         assert again.owned
