@@ -97,7 +97,7 @@ services-down:
 
 # The tests choose and start their own services. Without Java or Redis they skip with the reason, unless FENCEPOST_REQUIRE_SERVICES=1.
 test: $(BIN)/.test services
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(BIN)/.dev
 	$(BIN)/ruff format --check .

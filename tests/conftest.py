@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 
 import examples
 import pytest
@@ -36,5 +37,15 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 @pytest.hookimpl(tryfirst=True)  # before -m selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     services.add_markers(items)
+    items.sort(key=_turn)
     if times := examples.times():
         examples.multiply(items, times)
+
+
+def _turn(item: pytest.Item) -> int:
+    """Files of few tests that wait long come first: whoever runs several files at a time ends with short ones."""
+    place = item.path.relative_to(Path(__file__).parent).parts[0]
+    return _LONGEST_FIRST.index(place) if place in _LONGEST_FIRST else len(_LONGEST_FIRST)
+
+
+_LONGEST_FIRST = ("faults", "load", "integration", "simulation", "conformance")
