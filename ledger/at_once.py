@@ -192,12 +192,15 @@ class _Start:
         attempt_id = session.engine.new_id()
         fact = intent(session, call, attempt_id, operation, manifest=self.manifest.data if self.manifest else None)
         self.fact = fact
-        session.open_attempts[attempt_id] = self.attempt = OpenAttempt(call.op_id, operation.round, intent_seq=fact.seq)
-        if self.given_up:  # just now
-            self.attempt.given_up = True
+        self._open(attempt_id, OpenAttempt(call.op_id, operation.round, intent_seq=fact.seq))
         record = Record(call.op_id, facts, encode_effect(fact), session.session_id)
         writing.publish(place.partition, record)  # 2
         self.applied = writing.read(place.partition, place.keys)  # 3: read here, and folded by whom it concerns
+
+    def _open(self, attempt_id: str, attempt: OpenAttempt) -> None:
+        self.session.open_attempts[attempt_id] = self.attempt = attempt
+        if self.given_up:  # just now
+            attempt.given_up = True
 
     def claim(self) -> Claim | None:
         """Step 4: what came of it, now that it is durable. Raises FencedError, StaleProjectionError: nothing was run."""

@@ -165,7 +165,7 @@ class Service:
         self,
         state: sessions.SessionState,
         checkpoint_id: str,
-        standing: sessions.Standing,
+        standing: sessions.Standing | None = None,
         *,
         state_digest: str,
         generation: int | None,
