@@ -98,11 +98,14 @@ def _is_plain(session: SessionState, call: Call) -> bool:
 def _known(host: Host, call: Call, way: AtOnce) -> Claim | None:
     """The claim of an operation that was committed before; that one absorbed it is published and not waited for."""
     session, place = host.state, _Place(host.state, call)
+    view = session.engine.view
+    since = view.seen(place.partition)
     try:
         snapshot = way.look(place.partition, place.keys)
+        if snapshot is None:
+            return None
+        view.trusted(place.partition, snapshot.header, since)
     except FencepostError:  # the long way meets it again, and says so
-        return None
-    if snapshot is None:
         return None
     operation, facts = place.read(snapshot)
     if not _is_settled(session, call, operation) or place.is_unsafe(snapshot):
@@ -179,7 +182,9 @@ class _Start:
         session, call, place = self.session, self.call, _Place(self.session, self.call)
         if self.given_up or session.ended:
             return
+        since = session.engine.view.seen(place.partition)
         snapshot = writing.read(place.partition, place.keys)  # 1
+        session.engine.view.require_trusted(place.partition, snapshot.header, since)
         operation, facts = place.read(snapshot)
         plain = operation.status is Status.FREE and attempts.is_same(operation, call)
         if not plain or place.is_unsafe(snapshot) or session.engine.terms.min_compaction_lag_s is not None:
@@ -209,8 +214,10 @@ class _Start:
             return attempts.claimed(session, call, *self.unconfirmed)
         if self.applied is None or self.fact is None:
             return None
+        place = _Place(session, call)
+        session.engine.view.saw(place.partition, self.applied.header.applied_offset)
         attempts.written(session, call, self.fact)
-        found = _Place(session, call).read(self.applied)
+        found = place.read(self.applied)
         attempt = found[0].attempts.get(self.fact.attempt_id)
         if attempt is None:  # one of very many that came too late
             if losers.is_summarised(found[0], self.fact):
@@ -269,7 +276,7 @@ def settled_here(claim: Claim, fact: EffectFact) -> bool:
     if way is None or claim.call.unconfirmed:
         return False
     try:
-        way.write_here(_outcome(claim, fact))
+        _saw(claim, way.write_here(_outcome(claim, fact)))
     except FencepostError:
         return False
     return True
@@ -281,13 +288,18 @@ async def settled(claim: Claim, fact: EffectFact) -> bool:
     if way is None or claim.call.unconfirmed:
         return False
     try:
-        await way.write(_outcome(claim, fact))
+        _saw(claim, await way.write(_outcome(claim, fact)))
     except FencepostError:
         return False
     return True
 
 
-def _outcome(claim: Claim, fact: EffectFact) -> Callable[[Writing], object]:
+def _saw(claim: Claim, offset: int) -> None:
+    view = claim.session.engine.view
+    view.saw(view.effects_partition(claim.call.op_id), offset + 1)
+
+
+def _outcome(claim: Claim, fact: EffectFact) -> Callable[[Writing], int]:
     partition = claim.session.engine.view.effects_partition(fact.op_id)
     record = Record(fact.op_id, claim.history, encode_effect(fact), fact.session_id)
     return lambda writing: writing.publish(partition, record)

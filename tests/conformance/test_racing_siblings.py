@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conformance.moments import close_the_short_way
 from conformance.worlds import World, until
 
 from fencepost.ledger import EffectClass, Ledger, OperationInDoubtError, attempts, history, losers
@@ -71,7 +70,6 @@ def test_a_claim_that_read_it_as_free_and_comes_second(
 
     monkeypatch.setattr(ledger._engine.store, "at_once", None)  # which leaves nothing between the read and the intent
     monkeypatch.setattr(attempts, "_publish_and_confirm", overtaken)
-    close_the_short_way(monkeypatch.setattr)  # nobody gets between the two there
     attempt = (
         ledger.session(world.agent)
         .open()

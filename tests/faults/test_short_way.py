@@ -189,15 +189,15 @@ def test_a_fenced_session_begins_nothing(world: World, ledger: Ledger, ways: Way
         assert (first.state.open_attempts, first.state.unreturned) == ({}, {})
         assert first.state.ended
     assert world.hits("late") == 0
-    assert [a.state for a in ledger.operation(world.op_id("late")).operation.attempts.values()] == [AttemptState.REJECTED]
+    assert [a.state for a in ledger.operation(world.op_id("late")).operation.attempts.values()] == [
+        AttemptState.REJECTED
+    ]
     with ledger.session(world.agent) as third:
         world.charge(third, "late")
     assert world.hits("late") == 1
 
 
-def test_a_recorded_result_is_not_waited_for(
-    world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorded_result_is_not_waited_for(world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second session gets it while its note of that is still on its way; the note is there after the next checkpoint."""
     gate, original, noted = threading.Event(), SessionState._publish_absorbed, list[str]()
 

@@ -125,7 +125,11 @@ def test_what_was_read_in_a_transaction_that_failed_is_not_used(
     world: World, ledger: Ledger, ways: Ways, writer: Writing, commits: Commits, failure: tuple[Exception, bool]
 ) -> None:
     """Two sessions begin one effect in one transaction, one as its owner: the COMMIT fails, and it is run once all the same."""
-    with ledger.session(world.agent) as one, ledger.session(f"other-{world.agent}") as other, ThreadPoolExecutor(2) as two:
+    with (
+        ledger.session(world.agent) as one,
+        ledger.session(f"other-{world.agent}") as other,
+        ThreadPoolExecutor(2) as two,
+    ):
         fail_with(ways, commits, "INTENDED", failure)
         writer.hold()
         running = [two.submit(world.charge, session, "step", wait_s=20) for session in (one, other)]
