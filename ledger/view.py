@@ -7,8 +7,8 @@ it answers nothing: `StaleProjectionError`, never a guess.
 from __future__ import annotations
 
 import asyncio
-import threading
 import json
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

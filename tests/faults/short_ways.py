@@ -11,6 +11,7 @@ from conformance.moments import Moment, watch
 from conformance.worlds import PATIENCE_S, World, until
 
 from fencepost.ledger import EffectClass, Ledger
+from fencepost.ledger.embedded_store import EmbeddedWriting
 from fencepost.ledger.embedded_threads import ThreadReply
 from fencepost.ledger.embedded_writer import Job, Writer
 from fencepost.ledger.errors import NotFoundError
@@ -42,9 +43,18 @@ class Ways:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.moments: list[Moment] = []
         self.stop = ""
+        """Where a transaction of the short way stands still until `released`: "read", or before it publishes this kind."""
         self.also: Callable[[Moment], None] = lambda _: None
         self.reached = threading.Event()
         self.released = threading.Event()
+        read = EmbeddedWriting.read
+
+        def reading(writing: EmbeddedWriting, *args: Any) -> Any:
+            if self.stop == "read":
+                self._stand()
+            return read(writing, *args)
+
+        monkeypatch.setattr(EmbeddedWriting, "read", reading)
         watch(before=self._before, after=self.moments.append, put=monkeypatch.setattr)
 
     def went(self, *kinds: str) -> list[tuple[str, str]]:
@@ -53,9 +63,12 @@ class Ways:
 
     def _before(self, moment: Moment) -> None:
         self.also(moment)
-        if moment.kind == self.stop and moment.short and not self.released.is_set():
-            self.reached.set()
-            assert self.released.wait(PATIENCE_S)
+        if moment.kind == self.stop and moment.short:
+            self._stand()
+
+    def _stand(self) -> None:
+        self.reached.set()
+        assert self.released.wait(PATIENCE_S)
 
 
 @pytest.fixture
