@@ -11,7 +11,7 @@ from conformance.moments import Moment, watch
 from conformance.worlds import PATIENCE_S, World, until
 
 from fencepost.ledger import EffectClass, Ledger
-from fencepost.ledger.embedded_store import EmbeddedWriting
+from fencepost.ledger.embedded_store import EmbeddedAtOnce, EmbeddedWriting
 from fencepost.ledger.embedded_threads import ThreadReply
 from fencepost.ledger.embedded_writer import Job, Writer
 from fencepost.ledger.errors import NotFoundError
@@ -76,6 +76,38 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ways]:
     ways = Ways(monkeypatch)
     yield ways
     ways.released.set()
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Interrupts the thread that waits for the store next: `interrupted(moment, meanwhile)`, for instance "after" that."""
+
+    def arm(moment: str, meanwhile: Any = lambda: None) -> None:
+        write_here, wait = EmbeddedAtOnce.write_here, ThreadReply.wait
+        armed = [True]
+
+        def once() -> bool:
+            return bool(armed) and armed.pop()
+
+        def interrupted_before(way: EmbeddedAtOnce, work: Any) -> Any:
+            if once():
+                raise KeyboardInterrupt
+            return write_here(way, work)
+
+        def interrupted_waiting(reply: ThreadReply[Any]) -> Any:
+            if not once():
+                return wait(reply)
+            if moment == "after":
+                wait(reply)
+            meanwhile()
+            raise KeyboardInterrupt
+
+        if moment == "before":
+            monkeypatch.setattr(EmbeddedAtOnce, "write_here", interrupted_before)
+        else:
+            monkeypatch.setattr(ThreadReply, "wait", interrupted_waiting)
+
+    return arm
 
 
 class Writing:

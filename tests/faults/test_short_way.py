@@ -6,23 +6,31 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from conformance.accounts import refund_of
 from conformance.worlds import PATIENCE_S, World
-from faults.short_ways import SEND, Ways, Writing, attempts_at, complete, ledger, runs_elsewhere, ways, world, writer
+from faults.short_ways import (
+    SEND,
+    Ways,
+    Writing,
+    attempts_at,
+    complete,
+    interrupted,
+    ledger,
+    runs_elsewhere,
+    ways,
+    world,
+    writer,
+)
 
 from fencepost.ledger import AgentSession, AsyncLedger, FencedError, Ledger, Resume
 from fencepost.ledger.embedded_store import EmbeddedAtOnce
-from fencepost.ledger.embedded_threads import ThreadReply
 from fencepost.ledger.operations import AttemptState
 from fencepost.ledger.sessions import SessionState
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["ledger", "ways", "world", "writer"]  # fixtures
+__all__ = ["interrupted", "ledger", "ways", "world", "writer"]  # fixtures
 BOTH = [("INTENDED", "short"), ("COMMITTED", "short")]
 MOMENTS = ["before", "queued", "reading", "while", "after"]
 """Before its work is given to the store, while that waits, while it reads or is about to publish, and behind its COMMIT."""
@@ -70,38 +78,6 @@ def test_not_where_it_says_how_it_is_undone(world: World, ledger: Ledger, ways: 
 
 
 # -- interrupted and cancelled while it begins ---------------------------------------------
-
-
-@pytest.fixture
-def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Interrupts the thread that first waits for the store: `arm(moment, meanwhile)`."""
-
-    def arm(moment: str, meanwhile: Any = lambda: None) -> None:
-        write_here, wait = EmbeddedAtOnce.write_here, ThreadReply.wait
-        armed = [True]
-
-        def once() -> bool:
-            return bool(armed) and armed.pop()
-
-        def interrupted_before(way: EmbeddedAtOnce, work: Any) -> Any:
-            if once():
-                raise KeyboardInterrupt
-            return write_here(way, work)
-
-        def interrupted_waiting(reply: ThreadReply[Any]) -> Any:
-            if not once():
-                return wait(reply)
-            if moment == "after":
-                wait(reply)
-            meanwhile()
-            raise KeyboardInterrupt
-
-        if moment == "before":
-            monkeypatch.setattr(EmbeddedAtOnce, "write_here", interrupted_before)
-        else:
-            monkeypatch.setattr(ThreadReply, "wait", interrupted_waiting)
-
-    return arm
 
 
 @pytest.mark.parametrize("then", ["checkpoint", "close"])
@@ -258,9 +234,9 @@ def test_checkpoints_while_threads_work(world: World, ledger: Ledger) -> None:
         known = _numbers(world, ledger, session)
         facts = {c.checkpoint_id: c for c in ledger.checkpoints(world.agent) if c.checkpoint_id in asked}
         for name, checkpoint in facts.items():
-            mark = checkpoint.mark
-            assert mark is not None
-            knows = {op for op, seq in known.items() if seq <= mark.seq and op not in checkpoint.fact.owned}
+            stands = checkpoint.mark
+            assert stands is not None
+            knows = {op for op, seq in known.items() if seq <= stands.seq and op not in checkpoint.fact.owned}
             assert {op: returned[op] for op in knows if returned[op] > asked[name]} == {}
         assert len(facts) >= 5
         assert session.state.open_operations() == ()

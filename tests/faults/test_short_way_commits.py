@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
 from conformance.worlds import PATIENCE_S, World
-from faults.short_ways import SEND, Ways, Writing, attempts_at, complete, ledger, ways, world, writer
+from faults.short_ways import SEND, Ways, Writing, attempts_at, complete, interrupted, ledger, ways, world, writer
 
 from fencepost.ledger import EffectClass, Ledger
 from fencepost.ledger.embedded_writer import Writer
 from fencepost.ledger.operations import Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from conformance.moments import Moment
 
-__all__ = ["ledger", "ways", "world", "writer"]  # fixtures
+__all__ = ["interrupted", "ledger", "ways", "world", "writer"]  # fixtures
 BUSY = (apsw.BusyError("locked"), False)
 LOST = (apsw.IOError("the disk failed"), False)
 DONE = (apsw.IOError("the disk failed, and it was written"), True)
@@ -165,4 +168,27 @@ def test_a_repeatable_effect_rests_on_nothing_that_was_rolled_back(
         filled.commit(2)
     assert ways.went("COMMITTED") == [("COMMITTED", "short"), ("COMMITTED", "long")]
     assert world.status(filled.op_id, Status.COMMITTED).anomalies == []
+    complete(world)
+
+
+@pytest.mark.parametrize("moment", ["before", "while", "after"])
+def test_interrupted_while_it_is_committed(
+    world: World, ledger: Ledger, ways: Ways, *, interrupted: Callable[..., None], moment: str
+) -> None:
+    """The effect has happened, and its commit goes on: committed, once, and the session's end changes nothing of that."""
+    with ledger.session(world.agent) as session:
+
+        @session.effect("mail.send", kind=EffectClass.IRREVERSIBLE, key=lambda key: key)
+        def send(key: str) -> str:
+            del key
+            world.hit("sent")
+            ways.stop = "COMMITTED" if moment == "while" else ""
+            interrupted(moment, (lambda: ways.reached.wait(PATIENCE_S)) if ways.stop else lambda: None)
+            return "sent"
+
+        with pytest.raises(KeyboardInterrupt):
+            send(world.key("sent"))
+        Timer(0.2, ways.released.set).start()
+    operation = world.status(world.op_id("sent", "mail.send"), Status.COMMITTED)
+    assert (operation.anomalies, len(operation.attempts), world.hits("sent")) == ([], 1, 1)
     complete(world)
