@@ -93,12 +93,16 @@ def test_interrupted_while_it_begins(
         interrupted(moment, (lambda: ways.reached.wait(PATIENCE_S)) if ways.stop else lambda: None)
         with pytest.raises(KeyboardInterrupt):
             world.charge(session, "step")
+        told: list[tuple[str, ...]] = []
+        if moment == "reading":  # it is about to be published when nobody waits for it any more
+            ways.also = lambda _: told.append(session.state.open_operations())
         threading.Timer(0.2, ways.released.set).start()
         threading.Timer(0.2, writer.release).start()
         if then == "checkpoint":
             session.checkpoint("c")
             assert ledger.checkpoints(world.agent)[0].fact.owned == ()
             assert session.state.open_attempts == {}
+    assert told[:1] == [()] * (moment == "reading")
     withdrawn = attempts_at(world, world.op_id("step"))
     assert [a.outcome is not None for a in withdrawn] == [True] * (moment in BEGUN)
     runs_elsewhere(world, "step")
