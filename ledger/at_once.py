@@ -13,6 +13,7 @@ perhaps rolled back.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from . import projection as docs
 from .attempt_facts import intent
 from .attempts import Claim
 from .calls import Call
-from .errors import FencepostError, OutcomeUnknownError
+from .errors import FencepostError, OutcomeUnknownError, StoreClosedError
 from .facts import EffectFact, encode_effect
 from .history import History, Record
 from .manifests import Manifest
@@ -64,7 +65,7 @@ def begun_here(host: Host, call: Call) -> Claim | None:
         start.failed(host, error)
         return None
     except BaseException:
-        host.submit(start.taken_back(way))
+        start.give_up(host, way)
         raise
 
 
@@ -83,7 +84,7 @@ async def begun(host: Host, call: Call) -> Claim | None:
         start.failed(host, error)
         return None
     except BaseException:
-        host.submit(start.taken_back(way))
+        start.give_up(host, way)
         raise
 
 
@@ -97,11 +98,14 @@ def _is_plain(session: SessionState, call: Call) -> bool:
 def _known(host: Host, call: Call, way: AtOnce) -> Claim | None:
     """The claim of an operation that was committed before; that one absorbed it is published and not waited for."""
     session, place = host.state, _Place(host.state, call)
+    view = session.engine.view
+    since = view.seen(place.partition)
     try:
         snapshot = way.look(place.partition, place.keys)
+        if snapshot is None:
+            return None
+        view.trusted(place.partition, snapshot.header, since)
     except FencepostError:  # the long way meets it again, and says so
-        return None
-    if snapshot is None:
         return None
     operation, facts = place.read(snapshot)
     if not _is_settled(session, call, operation) or place.is_unsafe(snapshot):
@@ -109,11 +113,15 @@ def _known(host: Host, call: Call, way: AtOnce) -> Claim | None:
     settled = operation.settled
     if settled is None or (call.content_digest not in operation.variants and call.content_digest):
         return None  # another wording is noted
-    session.open_attempts.pop(settled.attempt_id, None)
+    session.finds(settled)
     absorbed = (call.op_id, operation.round)
     if (settled.session_id != session.session_id or settled.seq == 0) and absorbed not in session.absorbed:
         fact = session.absorbing(*absorbed, call.tool)
-        host.submit(session.noting(fact))
+        try:
+            host.submit(session.noting(fact))
+        except BaseException:
+            session.unnoted(fact)
+            raise
     return Claim(session, call, operation, owned=False, round=operation.round, history=facts)
 
 
@@ -152,7 +160,7 @@ class _Start:
 
     Attributes:
         fact: the intent, once it has a number.
-        found: the operation with the intent applied; to be believed after the commit only.
+        applied: what holds the operation with the intent applied; to be believed after the commit only.
         given_up: its caller is gone: what has not been begun is not begun any more.
     """
 
@@ -160,9 +168,10 @@ class _Start:
     call: Call
     fact: EffectFact | None = None
     manifest: Manifest | None = None
-    found: tuple[Operation, History] | None = None
+    applied: Snapshot | None = None
     unconfirmed: tuple[Operation, History] | None = None
     given_up: bool = False
+    attempt: OpenAttempt | None = None
     began: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -173,7 +182,9 @@ class _Start:
         session, call, place = self.session, self.call, _Place(self.session, self.call)
         if self.given_up or session.ended:
             return
+        since = session.engine.view.seen(place.partition)
         snapshot = writing.read(place.partition, place.keys)  # 1
+        session.engine.view.require_trusted(place.partition, snapshot.header, since)
         operation, facts = place.read(snapshot)
         plain = operation.status is Status.FREE and attempts.is_same(operation, call)
         if not plain or place.is_unsafe(snapshot) or session.engine.terms.min_compaction_lag_s is not None:
@@ -186,25 +197,33 @@ class _Start:
         attempt_id = session.engine.new_id()
         fact = intent(session, call, attempt_id, operation, manifest=self.manifest.data if self.manifest else None)
         self.fact = fact
-        session.open_attempts[attempt_id] = OpenAttempt(call.op_id, operation.round, intent_seq=fact.seq)
+        self._open(attempt_id, OpenAttempt(call.op_id, operation.round, intent_seq=fact.seq))
         record = Record(call.op_id, facts, encode_effect(fact), session.session_id)
         writing.publish(place.partition, record)  # 2
-        self.found = place.read(writing.read(place.partition, place.keys))  # 3
+        self.applied = writing.read(place.partition, place.keys)  # 3: read here, and folded by whom it concerns
+
+    def _open(self, attempt_id: str, attempt: OpenAttempt) -> None:
+        self.session.open_attempts[attempt_id] = self.attempt = attempt
+        if self.given_up:  # just now
+            attempt.given_up = True
 
     def claim(self) -> Claim | None:
         """Step 4: what came of it, now that it is durable. Raises FencedError, StaleProjectionError: nothing was run."""
         session, call = self.session, self.call
         if self.unconfirmed is not None:
             return attempts.claimed(session, call, *self.unconfirmed)
-        if self.found is None or self.fact is None:
+        if self.applied is None or self.fact is None:
             return None
-        session.open_attempts[self.fact.attempt_id].written = True
-        attempt = self.found[0].attempts.get(self.fact.attempt_id)
+        place = _Place(session, call)
+        session.engine.view.saw(place.partition, self.applied.header.applied_offset)
+        attempts.written(session, call, self.fact)
+        found = place.read(self.applied)
+        attempt = found[0].attempts.get(self.fact.attempt_id)
         if attempt is None:  # one of very many that came too late
-            if losers.is_summarised(self.found[0], self.fact):
+            if losers.is_summarised(found[0], self.fact):
                 session.open_attempts.pop(self.fact.attempt_id, None)
             return None
-        claim = attempts.confirmed(session, call, attempt, self.found, self.began + call.deadline_s)
+        claim = attempts.confirmed(session, call, attempt, found, self.began + call.deadline_s)
         if claim is not None:
             claim.manifest = self.manifest
         return claim
@@ -214,7 +233,7 @@ class _Start:
         fact, self.fact = self.fact, None
         mine = self.session.open_attempts.get(fact.attempt_id) if fact is not None else None
         if fact is None or mine is None:
-            if self.found is not None:  # it was written, and what step 4 found is the answer
+            if self.applied is not None:  # it was written, and what step 4 found is the answer
                 raise error
             return
         if mine.written or isinstance(error, OutcomeUnknownError):
@@ -225,10 +244,21 @@ class _Start:
         if mine.written:
             raise error
 
-    async def taken_back(self, way: AtOnce) -> None:
-        """Withdraw what its caller never heard of, once it is known whether there is anything."""
+    def give_up(self, host: Host, way: AtOnce) -> None:
+        """Nothing is begun any more; what was begun already is withdrawn, and a `drain` waits for that."""
         self.given_up = True
-        await way.write(lambda _: None)  # behind it: the store does what it is given in order
+        if self.attempt is not None:
+            self.attempt.given_up = True
+        with contextlib.suppress(StoreClosedError):  # then so is its session
+            host.submit(self._giving_up(way))
+
+    async def _giving_up(self, way: AtOnce) -> None:
+        self.session.in_background(self._taken_back(way))
+
+    async def _taken_back(self, way: AtOnce) -> None:
+        """Withdraw what its caller never heard of, once it is known whether there is anything."""
+        with contextlib.suppress(FencepostError):
+            await way.write(lambda _: None)  # behind it: the store does what it is given in order
         if self.fact is not None:
             await self._withdrawn(self.fact)
 
@@ -246,7 +276,7 @@ def settled_here(claim: Claim, fact: EffectFact) -> bool:
     if way is None or claim.call.unconfirmed:
         return False
     try:
-        way.write_here(_outcome(claim, fact))
+        _saw(claim, way.write_here(_outcome(claim, fact)))
     except FencepostError:
         return False
     return True
@@ -258,13 +288,18 @@ async def settled(claim: Claim, fact: EffectFact) -> bool:
     if way is None or claim.call.unconfirmed:
         return False
     try:
-        await way.write(_outcome(claim, fact))
+        _saw(claim, await way.write(_outcome(claim, fact)))
     except FencepostError:
         return False
     return True
 
 
-def _outcome(claim: Claim, fact: EffectFact) -> Callable[[Writing], object]:
+def _saw(claim: Claim, offset: int) -> None:
+    view = claim.session.engine.view
+    view.saw(view.effects_partition(claim.call.op_id), offset + 1)
+
+
+def _outcome(claim: Claim, fact: EffectFact) -> Callable[[Writing], int]:
     partition = claim.session.engine.view.effects_partition(fact.op_id)
     record = Record(fact.op_id, claim.history, encode_effect(fact), fact.session_id)
     return lambda writing: writing.publish(partition, record)

@@ -81,6 +81,7 @@ class _AttemptBase:
 
     def _committed(self, value: Any, reference: str, post_state_hash: str | None, payload: Any) -> EffectFact:
         self._require_open()
+        self._ran()
         after = NOTHING_KNOWN if post_state_hash is None else After(post_state_hash, payload)
         return settling.committed(self.claim, value, reference=reference, after=after)
 
@@ -90,7 +91,12 @@ class _AttemptBase:
 
     async def _doubt(self, why: str) -> None:
         self._require_open()
+        self._ran()
         await settling.doubt(self.claim, why)
+
+    def _ran(self) -> None:
+        """Note that the effect was begun, whether or not its permit was asked for."""
+        self.claim.session.starts(self.claim.attempt_id)
 
     def _require_open(self) -> None:
         claim = self.claim

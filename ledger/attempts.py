@@ -87,12 +87,14 @@ class Claim:
         return self.operation.idempotency_key
 
     def start(self) -> None:
-        """Say that the effect starts now. Raises StaleProjectionError past the deadline."""
+        """Say that the effect starts now. Raises StaleProjectionError past the deadline, FencedError once it was given up."""
         if not self.started and not self.in_time:
             raise _late(self.call)
+        given_up = not self.session.starts(self.attempt_id) and not self.call.unconfirmed
+        if given_up and not self.started:
+            self.decided = "withdrawn"
+            raise _given_up(self.session, self.call)
         self.started = True
-        if (mine := self.session.open_attempts.get(self.attempt_id)) is not None:
-            mine.started = True
 
     def returned(self) -> None:
         """Say that what became of the operation is in the caller's hands."""
@@ -198,8 +200,8 @@ async def _settled(session: SessionState, call: Call, view: OperationView) -> Cl
         raise _in_doubt(call, view.seen.unsafe or "it holds a fact of an unknown kind")
     if operation.status is Status.COMMITTED:
         settled = operation.settled
-        if settled is not None:  # its own outcome, of which nobody knew whether it was written
-            session.open_attempts.pop(settled.attempt_id, None)
+        if settled is not None:
+            session.finds(settled)
         if settled is None or settled.session_id != session.session_id or settled.seq == 0:
             await session.note_absorbed(call.op_id, operation.round, call.tool)
         _note_wording(session, call, view)
@@ -312,7 +314,7 @@ async def _publish_and_confirm(
 ) -> Claim | None:
     engine = session.engine
     offset = await session.publish_effect(intent, view.facts)
-    session.open_attempts[intent.attempt_id].written = True
+    written(session, call, intent)
     found: list[tuple[Operation, History]] = []
 
     async def seen() -> bool | None:
@@ -459,6 +461,23 @@ def _in_doubt(call: Call, why: str, **details: Any) -> OperationInDoubtError:
         f"operation {call.op_id} ({call.tool}) is in doubt: {why}. It may or may not have happened.",
         next_step="Find out outside, then settle it with `fencepost in-doubt resolve` or a probe.",
         **{"op_id": call.op_id, **details},
+    )
+
+
+def written(session: SessionState, call: Call, intent: EffectFact) -> None:
+    """Say that an intent was acknowledged. Raises FencedError where the session was closed meanwhile, and withdrew it."""
+    mine = session.open_attempts.get(intent.attempt_id)
+    if mine is None:
+        raise _given_up(session, call)
+    mine.written = True
+
+
+def _given_up(session: SessionState, call: Call) -> FencedError:
+    return FencedError(
+        f"the intent for {call.op_id} was withdrawn: its session was closed meanwhile. Nothing was run.",
+        next_step="Open a new session and replay forward.",
+        session_id=session.session_id,
+        reason="closed",
     )
 
 

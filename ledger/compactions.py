@@ -137,19 +137,21 @@ async def _known_op_ids(state: SessionState, summary: str) -> set[str]:
     return known | undone
 
 
-async def watermark(state: SessionState) -> Watermark:
+async def watermark(state: SessionState, known: int) -> Watermark:
     """The watermark of now: all that this session has written so far is known to it. Its token is for a summary.
 
     It stands before what was done by a call that has not returned, unless a checkpoint stands there already, which
     names that as open.
 
+    Args:
+        known: the session's `known_seq` when it was called for, in the caller's thread.
+
     Raises FencedError if the session is over, and what its background publishing raised.
     """
     state.require_live()
-    seq = state.known_seq()
     async with state.turn:
         await state.drain()
-        return state.mark(max(seq, state.marked))
+        return state.mark(max(known, state.marked))
 
 
 async def latest_checkpoint(engine: Engine, agent_id: str, branch_id: str) -> Checkpoint | None:

@@ -32,7 +32,7 @@ class CompactionCalls:
 
     def watermark(self) -> Watermark:
         """The watermark of now; its `token` goes into a summary that is written before any checkpoint."""
-        mark: Watermark = wait(self.submit(compactions.watermark(self.state)))
+        mark: Watermark = wait(self.submit(compactions.watermark(self.state, self.state.known_seq())))
         return mark
 
     def record_compaction(
@@ -67,7 +67,8 @@ class AsyncCompactionCalls:
 
     async def watermark(self) -> Watermark:
         """See `AgentSession.watermark`."""
-        return cast(Watermark, await asyncio.wrap_future(self.submit(compactions.watermark(self.state))))
+        standing = compactions.watermark(self.state, self.state.known_seq())
+        return cast(Watermark, await asyncio.wrap_future(self.submit(standing)))
 
     async def record_compaction(
         self, *, summary: str, generation: int | None = None, dropped: Iterable[DroppedItem] = ()

@@ -186,27 +186,25 @@ def commit(session: Host, claim: Claim, fact: EffectFact) -> None:
     Raises OutcomeUnknownError, the result attached, when it cannot be published.
     """
     try:
-        done = at_once.settled_here(claim, fact)
+        if at_once.settled_here(claim, fact):
+            settling.close(claim, settling.COMMITTED)
+            return
     except BaseException:  # whatever became of it: the very same fact once more changes nothing
         _publishing(session, claim, fact)
         raise
-    if done:
-        settling.close(claim, settling.COMMITTED)
-    else:
-        settle(_publishing(session, claim, fact))
+    settle(_publishing(session, claim, fact))
 
 
 async def commit_async(session: Host, claim: Claim, fact: EffectFact) -> None:
     """The same, awaited; a cancellation leaves it going on."""
     try:
-        done = await at_once.settled(claim, fact)
+        if await at_once.settled(claim, fact):
+            settling.close(claim, settling.COMMITTED)
+            return
     except BaseException:
         _publishing(session, claim, fact)
         raise
-    if done:
-        settling.close(claim, settling.COMMITTED)
-    else:
-        await settled(_publishing(session, claim, fact))
+    await settled(_publishing(session, claim, fact))
 
 
 def _publishing(session: Host, claim: Claim, fact: EffectFact) -> Future[None]:

@@ -162,11 +162,19 @@ class Service:
         return await pruning.report(self.engine, agent_id)
 
     async def checkpoint(
-        self, state: sessions.SessionState, checkpoint_id: str, *, state_digest: str, generation: int | None
+        self,
+        state: sessions.SessionState,
+        checkpoint_id: str,
+        standing: sessions.Standing | None = None,
+        *,
+        state_digest: str,
+        generation: int | None,
     ) -> Watermark:
         """Register a checkpoint; see `sessions.checkpoint`."""
         check_id("checkpoint", checkpoint_id)
-        return await sessions.checkpoint(state, checkpoint_id, state_digest=state_digest, generation=generation)
+        return await sessions.checkpoint(
+            state, checkpoint_id, state_digest=state_digest, generation=generation, standing=standing
+        )
 
     async def report_call(
         self, state: sessions.SessionState, tool: str, kind: EffectClass, *, order_safe: bool, word: Word

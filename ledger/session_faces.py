@@ -275,7 +275,7 @@ class AgentSession(_SessionBase, CompactionCalls):
     def checkpoint(self, checkpoint_id: str, *, state_digest: str = "", generation: int | None = None) -> Watermark:
         """Register a checkpoint; the watermark's `token` belongs into the checkpoint's own state."""
         registering = self._service.checkpoint(
-            self.state, checkpoint_id, state_digest=state_digest, generation=generation
+            self.state, checkpoint_id, self.state.standing(), state_digest=state_digest, generation=generation
         )
         mark: Watermark = wait(self.submit(registering))
         return mark
@@ -390,9 +390,10 @@ class AsyncAgentSession(_SessionBase, AsyncCompactionCalls):
         self, checkpoint_id: str, *, state_digest: str = "", generation: int | None = None
     ) -> Watermark:
         """See `AgentSession.checkpoint`."""
-        return await self._call(
-            self._service.checkpoint(self.state, checkpoint_id, state_digest=state_digest, generation=generation)
+        registering = self._service.checkpoint(
+            self.state, checkpoint_id, self.state.standing(), state_digest=state_digest, generation=generation
         )
+        return await self._call(registering)
 
     async def fork(self, branch: str, *, checkpoint: str) -> AsyncAgentSession:
         """See `AgentSession.fork`; the session is opened by `async with` or by `await ….open()`."""

@@ -8,7 +8,7 @@ import functools
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import log_keys
 from .contexts import ID_TAKEN, Checkpoint
@@ -39,6 +39,7 @@ class Sequence:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._told = 0
         self.last = 0
         self.voided: set[int] = set()
 
@@ -48,10 +49,16 @@ class Sequence:
             self.last += 1
             return self.last
 
+    def tell(self) -> int:
+        """The last number, for a watermark: what it covers is not given out again."""
+        with self._lock:
+            self._told = self.last
+            return self.last
+
     def void(self, number: int) -> None:
         """Say that the fact with this number was certainly not written."""
         with self._lock:
-            if number == self.last:
+            if number == self.last > self._told:
                 self.last -= 1
             else:
                 self.voided.add(number)
@@ -70,6 +77,7 @@ class OpenAttempt:
         started: once its effect may have begun.
         written: once its intent was acknowledged.
         intent_seq: the number of its intent.
+        given_up: once it certainly never starts: it is being withdrawn.
     """
 
     op_id: str
@@ -77,6 +85,14 @@ class OpenAttempt:
     started: bool = False
     written: bool = False
     intent_seq: int = 0
+    given_up: bool = False
+
+
+class Standing(NamedTuple):
+    """What a state that is saved at one moment can know: what was written up to a number, but not what was open then."""
+
+    seq: int
+    open_operations: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -117,6 +133,7 @@ class SessionState:
     generation: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     ended: str = ""
+    _deciding: threading.Lock = field(default_factory=threading.Lock)
 
     def mark(self, seq: int) -> Watermark:
         """The watermark of this session at a sequence number."""
@@ -124,17 +141,53 @@ class SessionState:
 
     def open_operations(self) -> tuple[str, ...]:
         """The operations of which an attempt of this session is not decided, or the call has not returned."""
-        return tuple(sorted({attempt.op_id for attempt in list(self.open_attempts.values())} | set(self.unreturned)))
+        # First the attempts: what is decided counts as not returned before it leaves them.
+        attempts = list(self.open_attempts.values())
+        return tuple(sorted({attempt.op_id for attempt in attempts if not attempt.given_up} | set(self.unreturned)))
+
+    def standing(self) -> Standing:
+        """What can be known now, from any thread: whatever is numbered was open, or returned before."""
+        with self._deciding:
+            return Standing(self.sequence.tell(), self.open_operations())
 
     def known_seq(self) -> int:
         """The number up to which the agent can know all that this session has written, its open attempts left aside."""
-        before = [seq - 1 for seq in list(self.unreturned.values())]
-        return max(self.marked, min([self.sequence.last, *before]))
+        with self._deciding:
+            last = self.sequence.tell()
+            before = [seq - 1 for seq in list(self.unreturned.values())]
+            return max(self.marked, min([last, *before]))
 
     def returned(self, *op_ids: str) -> None:
         """Say that what became of these operations is in the caller's hands."""
-        for op_id in op_ids:
-            self.unreturned.pop(op_id, None)
+        with self._deciding:
+            for op_id in op_ids:
+                self.unreturned.pop(op_id, None)
+
+    def unreturning(self, op_id: str) -> None:
+        """Say that a call's next number says that its operation is done: to be said before it is taken."""
+        self.unreturned.setdefault(op_id, self.sequence.last + 1)
+
+    def finds(self, settled: EffectFact) -> None:
+        """Note that an outcome stands in the log: perhaps of an attempt of its own of which nobody knew that."""
+        if settled.attempt_id in self.open_attempts:
+            if settled.seq:
+                self.unreturned.setdefault(settled.op_id, settled.seq)
+            self.open_attempts.pop(settled.attempt_id, None)
+
+    def starts(self, attempt_id: str) -> bool:
+        """Note that the effect of an attempt may begin now. False: it was given up, so it must not."""
+        with self._deciding:
+            mine = self.open_attempts.get(attempt_id)
+            if mine is None or mine.given_up:
+                return False
+            mine.started = True
+            return True
+
+    def gives_up(self, attempt: OpenAttempt) -> bool:
+        """Note that an attempt never starts. False: it has."""
+        with self._deciding:
+            attempt.given_up = not attempt.started
+            return attempt.given_up
 
     def require_live(self) -> None:
         """Raises FencedError once this session is over."""
@@ -239,9 +292,15 @@ class SessionState:
         The call counts as not returned before there is a number that a checkpoint could know it by.
         """
         self.absorbed.add((op_id, round_number))
-        self.unreturned.setdefault(op_id, self.sequence.last + 1)
+        self.unreturning(op_id)
         seq = self.sequence.take()
         return self.fact(AgentKind.ABSORBED, op_id=op_id, round=round_number, tool=tool, seq=seq)
+
+    def unnoted(self, fact: AgentFact) -> None:
+        """An `absorbing` fact that is not published: its number means nothing, and the next call notes it again."""
+        self.sequence.discount(fact.seq)
+        self.absorbed.discard((fact.op_id, fact.round))
+        self.returned(fact.op_id)
 
     async def _publish_absorbed(self, fact: AgentFact) -> int | None:
         try:
@@ -255,7 +314,12 @@ class SessionState:
 
 
 async def checkpoint(
-    state: SessionState, checkpoint_id: str, *, state_digest: str = "", generation: int | None = None
+    state: SessionState,
+    checkpoint_id: str,
+    *,
+    state_digest: str = "",
+    generation: int | None = None,
+    standing: Standing | None = None,
 ) -> Watermark:
     """Register a checkpoint: all that this session has written so far is known to it.
 
@@ -268,6 +332,7 @@ async def checkpoint(
 
     Args:
         generation: of the context that the checkpoint holds; the session's present one if not given.
+        standing: of the session when it was called for, in the caller's thread; the present one if not given.
 
     Raises:
         FencedError: the session is over.
@@ -279,13 +344,14 @@ async def checkpoint(
     if state_digest != "":
         check_id("state_digest", state_digest)
     # All as of the call: what others do while it waits for its turn is not in the caller's state.
+    standing = standing or state.standing()
     generation = state.generation if generation is None else generation
     require_generation(generation)
     fact = state.fact(
         AgentKind.CHECKPOINTED,
         checkpoint_id=checkpoint_id,
-        watermark=(mark := state.mark(state.sequence.last)).token,
-        owned=state.open_operations(),
+        watermark=(mark := state.mark(standing.seq)).token,
+        owned=standing.open_operations,
         generation=generation,
         state_digest=state_digest,
     )
@@ -405,8 +471,9 @@ async def _decide_open_attempts(state: SessionState) -> None:
     """Attempts that were never started are withdrawn, the others are in doubt."""
     for attempt_id, attempt in list(state.open_attempts.items()):
         _, facts = await state.engine.view.folded(attempt.op_id)
+        withdrawn = state.gives_up(attempt)  # another thread may be about to start it
         fact = EffectFact(
-            kind=EffectKind.IN_DOUBT if attempt.started else EffectKind.FAILED,
+            kind=EffectKind.FAILED if withdrawn else EffectKind.IN_DOUBT,
             op_id=attempt.op_id,
             attempt_id=attempt_id,
             agent_id=state.agent_id,
@@ -416,7 +483,7 @@ async def _decide_open_attempts(state: SessionState) -> None:
             seq=state.sequence.take(),
             round=attempt.round,
             reason="its session was closed before it was decided",
-            intent_seq=0 if attempt.started else attempt.intent_seq,
+            intent_seq=attempt.intent_seq if withdrawn else 0,
             time_ms=state.engine.clock.wall_ms(),
         )
         await state.publish_effect(fact, facts)

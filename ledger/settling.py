@@ -55,6 +55,8 @@ def committed(
     Args:
         after: what is known of the state after the effect, for the manifest.
     """
+    if not claim.call.unconfirmed:
+        claim.session.unreturning(claim.call.op_id)
     form, data, why = encode_result(value, claim.session.engine.limits.max_result_bytes, encode)
     if may_hold_secrets(claim.call.arguments) and not claim.call.secrets.texts:  # what is secret is not known here
         why = why.partition(":")[0]
@@ -74,7 +76,7 @@ def committed(
     limit = claim.session.engine.limits.max_manifest_bytes
     fact = claim.call.secrets.kept_out(sealing.sealed(fact, claim.manifest, after, limit=limit))
     if not claim.call.unconfirmed:
-        claim.session.unreturned[fact.op_id] = fact.seq
+        claim.session.unreturned[fact.op_id] = fact.seq  # its very number: that of another may have come first
     return fact
 
 

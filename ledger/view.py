@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -110,6 +111,7 @@ class View:
         self._store = store
         self._max_age_s = max_age_s
         self._last: dict[Partition, int] = {}
+        self._raising = threading.Lock()
         self._gathering: dict[Partition, _Gathered] = {}
 
     # -- places ------------------------------------------------------------------------
@@ -133,7 +135,13 @@ class View:
         return self._last.get(partition, 0)
 
     def trusted(self, partition: Partition, header: Header, since: int) -> Header:
-        """`header` if it may be believed. Raises StaleProjectionError otherwise.
+        """`header` if it may be believed; then it is seen. Raises StaleProjectionError otherwise."""
+        self.require_trusted(partition, header, since)
+        self.saw(partition, header.applied_offset)
+        return header
+
+    def require_trusted(self, partition: Partition, header: Header, since: int) -> None:
+        """Raises StaleProjectionError unless `header` may be believed.
 
         Args:
             since: what was seen when the read began. Reads that overlap may be answered in any
@@ -152,8 +160,11 @@ class View:
             raise _stale(partition, f"it went back from offset {since}", header)
         if age_s(header) > self._max_age_s:
             raise _stale(partition, f"no projector has been seen for {age_s(header):.0f} s", header)
-        self._last[partition] = max(header.applied_offset, self.seen(partition))
-        return header
+
+    def saw(self, partition: Partition, applied_offset: int) -> None:
+        """Note that so much was applied, durably: a projection that shows less has gone back. From any thread."""
+        with self._raising:
+            self._last[partition] = max(applied_offset, self.seen(partition))
 
     async def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
         """Documents of a partition, if it may be believed.

@@ -27,6 +27,7 @@ from fencepost.ledger import (
     ProbeAnswer,
     VerdictKind,
 )
+from fencepost.ledger.embedded_store import EmbeddedAtOnce
 from fencepost.ledger.engine import Engine
 from fencepost.ledger.operations import Operation, Status
 
@@ -173,24 +174,26 @@ def test_cancelled_inside_of_a_with_block(world: World) -> None:
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_cancelled_while_it_begins(world: World, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """Cancelled before or after its intent is written, an attempt runs nothing and leaves the operation free."""
-    original = Engine.publish_effect
     held = asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 
-    async def publish(self: Engine, *args: Any) -> Any:
-        if moment == "after":
-            await original(self, *args)
-        loops[0].call_soon_threadsafe(held.set)
-        await asyncio.sleep(60)
+    def standing(original: Any) -> Any:
+        async def stand(self: object, *args: Any) -> Any:
+            if moment == "after":
+                await original(self, *args)
+            loops[0].call_soon_threadsafe(held.set)
+            await asyncio.sleep(60)
+
+        return stand
 
     async def work(ledger: AsyncLedger, session: AsyncAgentSession) -> None:
         loops.append(asyncio.get_running_loop())
         with monkeypatch.context() as patched:
-            patched.setattr(Engine, "publish_effect", publish)
+            patched.setattr(Engine, "publish_effect", standing(Engine.publish_effect))
+            patched.setattr(EmbeddedAtOnce, "write", standing(EmbeddedAtOnce.write))
             task = asyncio.create_task(session.attempt(key=world.key("b"), **SEND).begin())
             await held.wait()
-            patched.setattr(Engine, "publish_effect", original)
-            await cancelled(task)
+        await cancelled(task)
         await session.checkpoint("c")
         again = await session.attempt(key=world.key("b"), wait_s=5, **SEND).begin()
         assert again.owned

@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conformance.worlds import PATIENCE_S, World
 
-from fencepost.ledger import AgentSession, EffectClass, Ledger, ReasonKind, Reconcile, Resume
-from fencepost.ledger.facts import EffectKind
+from fencepost.ledger import AgentSession, EffectClass, Ledger, ReasonKind, Reconcile, Resume, at_once
+from fencepost.ledger.facts import EffectFact, EffectKind
 from fencepost.ledger.operations import Status
 from fencepost.ledger.sessions import SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fencepost.ledger.attempts import Claim
+
 
 class Halt:
-    """Where a call stands still on the engine's loop, which goes on with others meanwhile."""
+    """Where a call stands still, on the engine's loop, which goes on with others meanwhile, or in its own thread."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
         self.released = asyncio.Event()
+        self.released_here = threading.Event()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = ThreadPoolExecutor(1)
 
@@ -33,6 +36,10 @@ class Halt:
         self.reached.set()
         await asyncio.wait_for(self.released.wait(), PATIENCE_S)
 
+    def stand_here(self) -> None:
+        self.reached.set()
+        assert self.released_here.wait(PATIENCE_S)
+
     def begin(self, work: Callable[[], Any]) -> Future[Any]:
         """Start it in a thread, and wait until it stands still."""
         future = self.thread.submit(work)
@@ -40,6 +47,7 @@ class Halt:
         return future
 
     def end(self) -> None:
+        self.released_here.set()
         if self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.released.set)
         self.thread.shutdown()
@@ -67,7 +75,15 @@ def halt_commits(halt: Halt, session: AgentSession, monkeypatch: pytest.MonkeyPa
             await halt.stand()
         return await original(state, fact, known)
 
+    settled_here = at_once.settled_here
+
+    def settled(claim: Claim, fact: EffectFact) -> bool:
+        if claim.session is session.state and claim.session.engine.store.at_once is not None:
+            halt.stand_here()
+        return settled_here(claim, fact)
+
     monkeypatch.setattr(SessionState, "publish_effect", publish_effect)
+    monkeypatch.setattr(at_once, "settled_here", settled)
 
 
 def halt_absorption(halt: Halt, session: AgentSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +95,16 @@ def halt_absorption(halt: Halt, session: AgentSession, monkeypatch: pytest.Monke
         if state is session.state:
             await halt.stand()
 
+    known = at_once._known
+
+    def known_at_once(host: Any, *args: Any) -> Claim | None:
+        claim = known(host, *args)
+        if claim is not None and host.state is session.state:
+            halt.stand_here()
+        return claim
+
     monkeypatch.setattr(SessionState, "note_absorbed", note_absorbed)
+    monkeypatch.setattr(at_once, "_known", known_at_once)
 
 
 def save_during_the_commit(

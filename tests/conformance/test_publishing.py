@@ -9,6 +9,7 @@ from conformance.worlds import World, never_suggests_a_retry, until
 
 from fencepost.ledger import (
     EffectClass,
+    FencedError,
     InvalidArgumentError,
     Ledger,
     OperationInDoubtError,
@@ -175,6 +176,28 @@ def test_commit_can_be_said_again(world: World, ledger: Ledger, session: AgentSe
     faulty.heal()
     attempt.commit({"id": 7})
     assert world.status(attempt.op_id, Status.COMMITTED).anomalies == []
+
+
+def test_what_was_said_to_have_happened_is_not_withdrawn(
+    world: World, session: AgentSession, faulty: FaultyLog
+) -> None:
+    """A commit that cannot be published says that the effect was run, though its permit was never asked for."""
+    attempt = session.attempt(key=world.key("said"), **SEND).begin()
+    faulty.fail("COMMITTED", UNKNOWN, written=False)
+    with pytest.raises(OutcomeUnknownError):
+        attempt.commit({"id": 7})
+    faulty.heal()
+    session.close()
+    world.status(attempt.op_id, Status.IN_DOUBT)
+
+
+def test_a_session_that_is_closed_lets_nothing_start(world: World, session: AgentSession) -> None:
+    """Closed, by another thread perhaps, between the claim and the effect: withdrawn, and the permit is not given."""
+    attempt = session.attempt(key=world.key("late"), **SEND).begin()
+    session.close()
+    with pytest.raises(FencedError):
+        _ = attempt.owned
+    assert world.status(attempt.op_id, Status.FREE).anomalies == []
 
 
 @pytest.mark.parametrize("written", [False, True])

@@ -3,7 +3,8 @@
 It uses what users use. Steps: charge, refund, compensate, checkpoint, compact, hold, begin, commit, rollback, prune,
 close. Points inside `charge` and `refund` at which the plan may kill it, hold it, or raise: "before effect", "after
 effect"; inside `compensate`: "before inverse", "after inverse". Points of the protocol at which it may kill or hold:
-"before KIND" and "after KIND", where KIND is the fact that is published.
+"before KIND" and "after KIND", where KIND is the fact that is published, on the long way or on the short one (see
+`moments.py`). A point that a step names and never comes to ends the process, with an error.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ class Agent:
         self.plan = plan
         self.step: dict[str, Any] = {}
         self.ran = False
+        self.passed: set[str] = set()
         self.attempt: Any = None
         self.session: AgentSession
         self.ledger: Ledger
 
     def at(self, point: str) -> None:
         """Die, wait, or raise here, if the step says so."""
+        self.passed.add(point)
         if self.step.get("die") == point:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.step.get("hold") == point:
@@ -62,8 +65,14 @@ class Agent:
     # -- steps -------------------------------------------------------------------------
 
     def do(self, step: dict[str, Any]) -> Any:
-        self.step, self.ran = step, False
+        self.step, self.ran, self.passed = step, False, set()
         return getattr(self, f"do_{step['do']}")(step)
+
+    def require_passed(self) -> None:
+        """End the process with an error where the step that was done never came to a point that it names."""
+        named = {self.step[what] for what in ("die", "hold", "raise_at") if what in self.step}
+        if missed := named - self.passed:
+            sys.exit(f"{self.step} never came to {sorted(missed)}, only to {sorted(self.passed)}")
 
     def do_charge(self, step: dict[str, Any]) -> Any:
         @self.session.effect(
@@ -148,53 +157,17 @@ class Agent:
 
 
 def arm(agent: Agent) -> None:
-    """Make the points of the protocol reachable: what is published, and whether it was acknowledged yet."""
-    from fencepost.ledger.engine import Engine  # noqa: PLC0415 (the only look inside)
+    """Make the points of the protocol reachable: what is published, and whether it was acknowledged yet.
 
-    original = Engine.publish
+    What is held before its intent is published is held between that and the reading: a moment of the long way.
+    """
+    from conformance import moments  # noqa: PLC0415 (the only look inside; see `main`)
 
-    async def publish(self: Engine, partition: Any, record: Any) -> int | None:
-        kind = _kind(partition, record)
-        agent.at(f"before {kind}")
-        offset = await original(self, partition, record)
-        agent.at(f"after {kind}")
-        return offset
-
-    Engine.publish = publish  # type: ignore[method-assign]
-    arm_the_short_way(agent)
-
-
-def arm_the_short_way(agent: Agent) -> None:
-    """The same where a fact is published in one transaction with what was read for it; there is nothing to hold between."""
-    from fencepost.ledger import at_once  # noqa: PLC0415
-    from fencepost.ledger.embedded_store import EmbeddedAtOnce, EmbeddedWriting  # noqa: PLC0415
-
-    publish, write_here, is_plain = EmbeddedWriting.publish, EmbeddedAtOnce.write_here, at_once._is_plain
-    published: list[str] = []
-
-    def told(self: EmbeddedWriting, partition: Any, record: Any) -> int:
-        kind = _kind(partition, record)
-        agent.at(f"before {kind}")
-        published.append(kind)
-        return publish(self, partition, record)
-
-    def written(self: EmbeddedAtOnce, work: Any) -> Any:
-        done = write_here(self, work)
-        while published:
-            agent.at(f"after {published.pop()}")
-        return done
-
-    EmbeddedWriting.publish = told  # type: ignore[method-assign]
-    EmbeddedAtOnce.write_here = written  # type: ignore[method-assign]
-    at_once._is_plain = lambda session, call: "hold" not in agent.step and is_plain(session, call)
-
-
-def _kind(partition: Any, record: Any) -> str:
-    from fencepost.ledger.facts import decode_agent, decode_effect  # noqa: PLC0415
-    from fencepost.ledger.positions import Topic  # noqa: PLC0415
-
-    decode = decode_effect if partition.topic is Topic.EFFECTS else decode_agent
-    return str(decode(record.fact).kind.value)
+    moments.watch(
+        before=lambda moment: agent.at(f"before {moment.kind}"), after=lambda moment: agent.at(f"after {moment.kind}")
+    )
+    if "before INTENDED" in {step.get("hold") for step in agent.plan["steps"]}:
+        moments.close_the_short_way()
 
 
 def answer(agent: Agent, value: Any = None, error: BaseException | None = None) -> None:
@@ -210,9 +183,9 @@ def answer(agent: Agent, value: Any = None, error: BaseException | None = None) 
 def main() -> None:
     agent = Agent(json.loads(sys.argv[1]))
     plan = agent.plan
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # what it shares with the tests
     if plan.get("armed"):
         arm(agent)
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # what it shares with the tests
     with Ledger.open(plan["url"]) as ledger:
         agent.ledger = ledger
         agent.session = ledger.session(plan["agent"], plan["branch"], resumed_from=plan.get("resumed_from")).open()
@@ -223,6 +196,7 @@ def main() -> None:
                 answer(agent, error=error)
             else:
                 answer(agent, value)
+            agent.require_passed()
         if plan.get("close", True):
             agent.session.close()
 

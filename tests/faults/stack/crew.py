@@ -21,16 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from conformance import moments
+from conformance.moments import Moment
 from faults.stack.agents import TOOL, Agent, Notes, Plan, probe_of
 from faults.stack.broken import break_what_is_named
 from faults.stack.evidence import Acked, acked_line, decided_line, line
 from faults.stack.sink import Client
 
 from fencepost.ledger import AsyncLedger, Limits
-from fencepost.ledger.engine import Engine
 from fencepost.ledger.errors import StoreError
-from fencepost.ledger.facts import decode_agent, decode_effect
-from fencepost.ledger.positions import Topic
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
@@ -90,18 +89,13 @@ class Recorder:
 
 def listen(recorder: Recorder) -> None:
     """Make every publish of this process known to the recorder."""
-    original = Engine.publish
 
-    async def publish(self: Engine, partition: Any, record: Any) -> int | None:
-        decode = decode_effect if partition.topic is Topic.EFFECTS else decode_agent
-        kind = decode(record.fact).kind.value
-        recorder.at(f"before {kind}")
-        offset = await original(self, partition, record)
-        recorder.acked(Acked(partition, record.key, offset, record.fact, time.monotonic_ns()))
-        recorder.at(f"after {kind}")
-        return offset
+    def acknowledged(moment: Moment) -> None:
+        fact = moment.record.fact or b""
+        recorder.acked(Acked(moment.partition, moment.record.key, moment.offset, fact, time.monotonic_ns()))
+        recorder.at(f"after {moment.kind}")
 
-    Engine.publish = publish  # type: ignore[method-assign]
+    moments.watch(before=lambda moment: recorder.at(f"before {moment.kind}"), after=acknowledged)
 
 
 async def patiently_opened(orders: Orders) -> AsyncLedger:
