@@ -98,7 +98,7 @@ def owned(world: World, session: AgentSession) -> None:
 
 def owned_and_done(world: World, session: AgentSession) -> None:
     owned(world, session)
-    done(world, session, "b")
+    world.status(done(world, session, "b"), Status.COMMITTED)
 
 
 def failed(world: World, session: AgentSession) -> None:
