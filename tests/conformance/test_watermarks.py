@@ -60,7 +60,8 @@ def test_watermark_is_not_a_log_offset(world: World, ledger: Ledger) -> None:
         seen = ledger.operation(world.op_id("known")).operation
         ledger.resolve(seen.op_id, outcome="compensated", version=seen.version, by="ann", evidence="paid back")
         assert ledger.watermark(world.agent).mark.seq >= mark.seq
-        assert world.preview("c").kind is VerdictKind.PROCEED
+        restored = f"{mark.token} undo:{seen.op_id}:1"  # a state that knows that it was undone since
+        assert world.preview("c", restored=restored).kind is VerdictKind.PROCEED
 
 
 def test_mangled_and_missing_tokens_are_different(world: World, ledger: Ledger) -> None:
