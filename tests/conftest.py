@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 
 import examples
 import pytest
@@ -44,8 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _turn(item: pytest.Item) -> int:
     """Files of few tests that wait long come first: whoever runs several files at a time ends with short ones."""
-    place = item.path.relative_to(Path(__file__).parent).parts[0]
-    return _LONGEST_FIRST.index(place) if place in _LONGEST_FIRST else len(_LONGEST_FIRST)
+    places = item.path.parts
+    return next((turn for turn, place in enumerate(_LONGEST_FIRST) if place in places), len(_LONGEST_FIRST))
 
 
 _LONGEST_FIRST = ("faults", "load", "integration", "simulation", "conformance")
