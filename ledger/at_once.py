@@ -35,11 +35,13 @@ from .positions import Partition
 from .sessions import OpenAttempt, SessionState
 from .undo import BoundUndo
 
+Submit = Callable[[Coroutine[Any, Any, Any]], Future[Any]]
+
 
 class Host(Protocol):
     """An opened session and a way onto the engine's loop."""
 
-    submit: Callable[[Coroutine[Any, Any, Any]], Future[Any]]
+    submit: Submit
 
     @property
     def state(self) -> SessionState:
@@ -52,10 +54,8 @@ class Host(Protocol):
 
 def begun_here(host: Host, call: Call) -> Claim | None:
     """The claim on a call, or None: the long way it is. Waits in this thread; interrupted, nothing stays claimed."""
-    way = host.state.engine.store.at_once
-    if way is None or not _is_plain(host.state, call):
-        return None
-    if (known := _known(host, call, way)) is not None:
+    way, known = _looked_at(host, call)
+    if way is None or known is not None:
         return known
     start = _Start(host.state, call)
     try:
@@ -71,10 +71,8 @@ def begun_here(host: Host, call: Call) -> Claim | None:
 
 async def begun(host: Host, call: Call) -> Claim | None:
     """The same, awaited."""
-    way = host.state.engine.store.at_once
-    if way is None or not _is_plain(host.state, call):
-        return None
-    if (known := _known(host, call, way)) is not None:
+    way, known = _looked_at(host, call)
+    if way is None or known is not None:
         return known
     start = _Start(host.state, call)
     try:
@@ -86,6 +84,14 @@ async def begun(host: Host, call: Call) -> Claim | None:
     except BaseException:
         start.give_up(host, way)
         raise
+
+
+def _looked_at(host: Host, call: Call) -> tuple[AtOnce | None, Claim | None]:
+    """The short way, None where it is not for this call; and the claim of what was committed before."""
+    way = host.state.engine.store.at_once
+    if way is None or not _is_plain(host.state, call):
+        return None, None
+    return way, _known(host, call, way)
 
 
 def _is_plain(session: SessionState, call: Call) -> bool:

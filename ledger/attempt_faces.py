@@ -6,11 +6,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from . import settling
+from .at_once import Host
 from .attempts import Claim
 from .calls import Call, EffectOptions
 from .errors import InvalidArgumentError
 from .facts import EffectFact
-from .running import Host, begun, begun_async, commit, commit_async, outcome_of, settle, settled
+from .running import begun, begun_async, commit, commit_async, outcome_of, settle, settled
 from .sealing import NOTHING_KNOWN, After
 
 

@@ -7,12 +7,13 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from . import compactions
+from .at_once import Submit
 from .compaction_rules import DroppedItem
 from .contexts import Checkpoint, Compaction
 from .dependencies import DependencyItem
 from .resume_answers import Reconcile, Resume
 from .resuming import Resolver, question, resume
-from .running import Submit, wait
+from .running import wait
 from .service import Service
 from .sessions import SessionState
 from .watermarks import Watermark

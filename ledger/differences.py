@@ -114,29 +114,37 @@ class _Note:
         return self.position.generation == expected.generation and expected.is_gone(self.position.offset)
 
 
-def _same_set_aside(key: DocumentKey, found: Mapping[DocumentKey, bytes], expected: Expected) -> bool:
+_Notes = Callable[[DocumentKey, _Note, _Note | None, Expected], bool]
+_Rule = Callable[[DocumentKey, Mapping[DocumentKey, bytes], Expected], bool]
+
+
+def _by_notes(same: _Notes) -> _Rule:
+    """The rule for documents that are notes: that of the projection, and the log's, if it says that there should be one."""
+
+    def rule(key: DocumentKey, found: Mapping[DocumentKey, bytes], expected: Expected) -> bool:
+        try:
+            have, said = (
+                _Note.read(data, expected.generation) if data is not None else None
+                for data in (found.get(key), expected.document)
+            )
+        except ValueError:
+            return False
+        if any(note is not None and note.depends_on_room for note in (have, said)):
+            return True
+        return have is not None and same(key, have, said, expected)
+
+    return rule
+
+
+def _same_set_aside(key: DocumentKey, have: _Note, said: _Note | None, expected: Expected) -> bool:
     """The text of the problem is for people, and worded by the version that wrote it: it is not compared."""
-    try:
-        have, said = _notes(key, found, expected)
-    except ValueError:
-        return False
-    if any(note is not None and note.depends_on_room for note in (have, said)):
-        return True
-    if have is None:
-        return False
     if said is None:
         return str(have.position.offset) == key.key and have.is_gone(expected)
     return (have.position, have.key, have.rest) == (said.position, said.key, said.rest)
 
 
-def _same_unsafe(key: DocumentKey, found: Mapping[DocumentKey, bytes], expected: Expected) -> bool:
-    try:
-        have, said = _notes(key, found, expected)
-    except ValueError:
-        return False
-    if any(note is not None and note.depends_on_room for note in (have, said)):
-        return True
-    if have is None or have.key != key.key:
+def _same_unsafe(key: DocumentKey, have: _Note, said: _Note | None, expected: Expected) -> bool:
+    if have.key != key.key:
         return False
     if have.is_gone(expected):
         return True
@@ -145,30 +153,19 @@ def _same_unsafe(key: DocumentKey, found: Mapping[DocumentKey, bytes], expected:
     return said is not None and have.position in {said.position, *marked}
 
 
-def _notes(
-    key: DocumentKey, found: Mapping[DocumentKey, bytes], expected: Expected
-) -> tuple[_Note | None, _Note | None]:
-    have, said = (
-        _Note.read(data, expected.generation) if data is not None else None
-        for data in (found.get(key), expected.document)
-    )
-    return have, said
-
-
 def _same_open(key: DocumentKey, found: Mapping[DocumentKey, bytes], expected: Expected) -> bool:
     operation = fold_operation(key.key, expected.history)
     unsafe = DocumentKey(docs.UNSAFE, key.key) in found
-    settled = operation.status in {Status.FREE, Status.COMMITTED} and not operation.needs_attention
     have = found.get(key)
     if have is None:
-        return settled and not unsafe
+        return operation.at_rest and not unsafe
     if unsafe and have == Status.UNSAFE.value.encode():
         return True
-    return (unsafe or not settled) and have == operation.status.value.encode()
+    return (unsafe or not operation.at_rest) and have == operation.status.value.encode()
 
 
-_RULES: Mapping[str, Callable[[DocumentKey, Mapping[DocumentKey, bytes], Expected], bool]] = {
-    docs.SET_ASIDE: _same_set_aside,
-    docs.UNSAFE: _same_unsafe,
+_RULES: Mapping[str, _Rule] = {
+    docs.SET_ASIDE: _by_notes(_same_set_aside),
+    docs.UNSAFE: _by_notes(_same_unsafe),
     docs.OPEN: _same_open,
 }

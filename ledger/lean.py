@@ -42,8 +42,3 @@ def made(cls: type[_Class], values: dict[str, Any]) -> _Class:
 def told(instance: object) -> dict[str, Any]:
     """What an instance of a lean class holds, a copy. It may have been told a default, too."""
     return vars(instance).copy()
-
-
-def changed(instance: _Class, **changes: Any) -> _Class:
-    """A copy with other values, as `dataclasses.replace` gives, at the cost of what is told."""
-    return type(instance)(**{**vars(instance), **changes})

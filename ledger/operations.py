@@ -78,6 +78,7 @@ class Resolution:
     effective: bool
 
 
+_AT_REST = frozenset({Status.FREE, Status.COMMITTED})
 _STANDING = frozenset({Status.COMMITTED, Status.COMPENSATING})
 
 
@@ -164,6 +165,11 @@ class Operation:
     def needs_attention(self) -> bool:
         """Whether an anomaly stands that no resolution has acknowledged since."""
         return any(a.position > self.last_resolution for a in self.anomalies)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nobody has anything to do about it: free or committed, and no anomaly stands."""
+        return self.status in _AT_REST and not self.needs_attention
 
     @property
     def variants(self) -> tuple[str, ...]:

@@ -62,7 +62,6 @@ __all__ = [
 UNKNOWN_TIME_MS = 1
 """Stands for the unknown time of an old record: older than any limit."""
 _STATUS = {status: status.value.encode() for status in Status}
-_SETTLED = {Status.FREE, Status.COMMITTED}
 
 
 def read_history(data: bytes | None) -> History:
@@ -450,7 +449,7 @@ class PartitionFold:
         if unsafe and operation.cleared_by(json.loads(unsafe)["offset"], self._header.generation):
             self._put(DocumentKey(UNSAFE, op_id), None)
             unsafe = None
-        is_open = bool(unsafe) or operation.status not in _SETTLED or operation.needs_attention
+        is_open = bool(unsafe) or not operation.at_rest
         self._put(DocumentKey(OPEN, op_id), _STATUS[operation.status] if is_open else None)
         for item, fact in new:
             for agent_id in (

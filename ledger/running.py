@@ -6,19 +6,19 @@ import asyncio
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from . import at_once, attempts, sealing, settling, strangers
+from .at_once import Host
 from .attempts import Claim
 from .calls import Call, EffectOptions, Tool
 from .errors import InvalidArgumentError, StoreClosedError
 from .facts import EffectClass, EffectFact, ResultForm
 from .sealing import NOTHING_KNOWN, After
-from .sessions import SessionState
 from .tool_words import EffectNotExecuted, says_key_voided
 from .undo import BoundUndo, UndoPath
 
@@ -26,21 +26,9 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 P = ParamSpec("P")
 Declared = BoundUndo | UndoPath | None
-Submit = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 
 current: ContextVar[Claim | None] = ContextVar("fencepost_current", default=None)
 """The claim of the effect that runs here."""
-
-
-class Host(Protocol):
-    """What runs effects: an opened session and a way onto the engine's loop."""
-
-    submit: Submit
-
-    @property
-    def state(self) -> SessionState:
-        """The opened session."""
-        ...
 
 
 class EffectFunction(Protocol[P, R_co]):

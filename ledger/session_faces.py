@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from . import divergence, sessions
+from .at_once import Submit
 from .attempt_faces import AsyncAttempt, Attempt
 from .attempts import Claim
 from .calls import Call, EffectOptions, Tool, check_names
@@ -18,7 +19,7 @@ from .facts import EffectClass
 from .positions import Position
 from .prune_verdicts import PruneVerdict
 from .replay import ReplayedOperation
-from .running import EffectFunction, Submit, current, decorated, wait
+from .running import EffectFunction, current, decorated, wait
 from .service import Service, as_policy, as_word
 from .undo import Undo
 from .verdicts import Policy
