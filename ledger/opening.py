@@ -62,7 +62,9 @@ async def open_session(
         if pending is not None and branch_id in pending.branches:  # it would be rejected: nothing is written for that
             opened = f"rollback {pending.rollback_id} of its branch is being decided"
         else:
-            opened = await _try_open(engine, view, branch_id, resumed_from=resumed_from, chosen=chosen, deadline=deadline)
+            opened = await _try_open(
+                engine, view, branch_id, resumed_from=resumed_from, chosen=chosen, deadline=deadline
+            )
         if isinstance(opened, Session):
             view = await engine.patiently(functools.partial(engine.view.agent, agent_id), deadline=deadline)
             point = opened.parent if resumed_from is not None else point_before(view, opened, mine)

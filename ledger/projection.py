@@ -47,6 +47,7 @@ from .facts import EffectFact, EffectKind, decode_effect
 from .history import History, LogEntry, PositionedFact, Record
 from .losers import Number
 from .marks import NO_ROOM, TOO_LARGE, mark_of
+from .notes import read_note
 from .operation_fold import fold_operation, take
 from .operations import Operation, Status
 from .ports import DocumentKey, Header, Step
@@ -446,7 +447,7 @@ class PartitionFold:
     def _index_operation(self, known: Known, operation: Operation, new: Sequence[Told]) -> None:
         op_id = known.key
         unsafe = self._get(DocumentKey(UNSAFE, op_id))
-        if unsafe and operation.cleared_by(json.loads(unsafe)["offset"], self._header.generation):
+        if unsafe and operation.last_resolution > read_note(unsafe, self._header.generation).position:
             self._put(DocumentKey(UNSAFE, op_id), None)
             unsafe = None
         is_open = bool(unsafe) or not operation.at_rest
