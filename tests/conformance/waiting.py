@@ -29,7 +29,7 @@ def impatient(ledger: Ledger, **limits: float) -> Iterator[None]:
     """Other limits while something is known to fail; what works is not hurried, however busy the machine is."""
     engine = ledger._engine
     usual = engine.limits
-    engine.limits = replace(usual, **limits)
+    engine.limits = replace(usual, **limits)  # type: ignore[arg-type]
     try:
         yield
     finally:
