@@ -98,7 +98,7 @@ class Documents:
         found = self._found(key)
         if isinstance(found, Known):
             return found
-        known = Known(log_key, history.decode(found).history if found else (), there=found is not None)
+        known = Known(log_key, history.decode(found).history if found is not None else (), there=found is not None)
         if key not in self._writes:
             self._loaded[key] = known
         return known

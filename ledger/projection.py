@@ -66,8 +66,8 @@ _STATUS = {status: status.value.encode() for status in Status}
 
 
 def read_history(data: bytes | None) -> History:
-    """The history in a document."""
-    return history.decode(data).history if data else ()
+    """The history in a document; none in an absent one. Raises DecodeError."""
+    return () if data is None else history.decode(data).history
 
 
 def write_history(key: str, facts: History) -> bytes:
