@@ -17,7 +17,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from . import adoption, attempts, losers
 from . import projection as docs
@@ -146,18 +146,25 @@ class _Place:
     def __init__(self, session: SessionState, call: Call) -> None:
         self.partition: Partition = session.engine.view.effects_partition(call.op_id)
         self._op_id = call.op_id
-        self._key = DocumentKey(docs.OPS, call.op_id)
+        self.key = DocumentKey(docs.OPS, call.op_id)
         self._mark = DocumentKey(docs.UNSAFE, call.op_id)
-        self.keys = (self._key, self._mark)
+        self.keys = (self.key, self._mark)
 
     def read(self, snapshot: Snapshot) -> tuple[Operation, History]:
         """The operation and its facts."""
-        facts = docs.read_history(snapshot.documents.get(self._key))
+        facts = docs.read_history(snapshot.documents.get(self.key))
         return fold_operation(self._op_id, facts), facts
 
     def is_unsafe(self, snapshot: Snapshot) -> bool:
         """Whether a record of it was set aside."""
         return self._mark in snapshot.documents
+
+
+class _Applied(NamedTuple):
+    """An intent that was applied: its record's offset, and what is known of its operation then."""
+
+    offset: int
+    facts: History
 
 
 @dataclass(slots=True)
@@ -166,7 +173,7 @@ class _Start:
 
     Attributes:
         fact: the intent, once it has a number.
-        applied: what holds the operation with the intent applied; to be believed after the commit only.
+        applied: the operation's facts with the intent applied; to be believed after the commit only.
         given_up: its caller is gone: what has not been begun is not begun any more.
     """
 
@@ -174,7 +181,7 @@ class _Start:
     call: Call
     fact: EffectFact | None = None
     manifest: Manifest | None = None
-    applied: Snapshot | None = None
+    applied: _Applied | None = None
     unconfirmed: tuple[Operation, History] | None = None
     given_up: bool = False
     attempt: OpenAttempt | None = None
@@ -205,8 +212,8 @@ class _Start:
         self.fact = fact
         self._open(attempt_id, OpenAttempt(call.op_id, operation.round, intent_seq=fact.seq))
         record = Record(call.op_id, facts, encode_effect(fact), session.session_id)
-        writing.publish(place.partition, record)  # 2
-        self.applied = writing.read(place.partition, place.keys)  # 3: read here, and folded by whom it concerns
+        offset = writing.publish(place.partition, record)  # 2
+        self.applied = _Applied(offset, writing.history(place.partition, place.key))  # 3: folded by whom it concerns
 
     def _open(self, attempt_id: str, attempt: OpenAttempt) -> None:
         self.session.open_attempts[attempt_id] = self.attempt = attempt
@@ -220,10 +227,10 @@ class _Start:
             return attempts.claimed(session, call, *self.unconfirmed)
         if self.applied is None or self.fact is None:
             return None
-        place = _Place(session, call)
-        session.engine.view.saw(place.partition, self.applied.header.applied_offset)
+        offset, facts = self.applied
+        session.engine.view.saw(session.engine.view.effects_partition(call.op_id), offset + 1)
         attempts.written(session, call, self.fact)
-        found = place.read(self.applied)
+        found = fold_operation(call.op_id, facts), facts
         attempt = found[0].attempts.get(self.fact.attempt_id)
         if attempt is None:  # one of very many that came too late
             if losers.is_summarised(found[0], self.fact):

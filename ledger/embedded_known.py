@@ -3,17 +3,24 @@
 As long as no other connection has committed, what this one has read and written is what the file says, so
 that the next transaction need not read it again. What a transaction changes is gathered here as well, and
 written at its end: a document that several records change is written once.
+
+The fold goes on from record to record, too: what it has decoded and folded of an operation's intent is at hand
+when the outcome comes. One that was left by an error is not used again; what stands in `Known` is untouched by it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .projection import PartitionFold
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from .embedded_tables import Row
+    from .history import History
     from .ports import DocumentKey, Header
+    from .positions import Partition
     from .projection import Debt
 
 MOST_DOCUMENTS = 10_000
@@ -57,6 +64,14 @@ class Documents:
             self._before, self._lately, self._bytes = self._lately, {}, 0
 
 
+class Fold(PartitionFold):
+    """The fold of a partition, which tells the histories that it has at hand."""
+
+    def history(self, document: DocumentKey) -> History | None:
+        """The history in a document; None when it is not at hand."""
+        return self._documents.known(document, document.key).history if document in self._documents else None
+
+
 class Known:
     """One partition, with all that was published in the open transaction.
 
@@ -68,7 +83,9 @@ class Known:
         rows, writes: what is not in the file yet.
     """
 
-    def __init__(self, header: Header, debts: dict[str, Debt]) -> None:
+    def __init__(self, partition: Partition, header: Header, debts: dict[str, Debt]) -> None:
+        self._partition = partition
+        self._fold: Fold | None = None
         self.header = header
         self.debts = debts
         self.documents = Documents()
@@ -76,20 +93,32 @@ class Known:
         self.writes: dict[DocumentKey, bytes | None] = {}
         self._gathered = 0
 
-    def take(
-        self, header: Header, debts: dict[str, Debt], rows: list[Row], writes: Mapping[DocumentKey, bytes | None]
-    ) -> bool:
+    def begin_fold(self) -> Fold:
+        """The fold of the partition as it is known, for whoever takes records with it: `take` is to give it back."""
+        fold, self._fold = self._fold, None
+        return Fold(self._partition, self.header, self.debts) if fold is None else fold
+
+    def history(self, document: DocumentKey) -> History | None:
+        """The history in a document; None when it is not at hand decoded."""
+        return None if self._fold is None else self._fold.history(document)
+
+    def take(self, fold: Fold, rows: list[Row], writes: Mapping[DocumentKey, bytes | None]) -> bool:
         """Take what a publish has changed; whether so much waits now that it should be written."""
-        self.header = header
-        self.debts = debts
+        self.header = fold.header
+        self.debts = fold.debts.copy()
         self.documents.put(writes)
         self.rows += rows
         self.writes.update(writes)
-        self._gathered += sum(len(row.value) for row in rows)
-        self._gathered += sum(len(value or b"") for value in writes.values())
+        for row in rows:
+            self._gathered += len(row.value)
+        for value in writes.values():
+            self._gathered += len(value or b"")
+        self._fold = fold
         return self._gathered > MOST_GATHERED_BYTES
 
     def written(self) -> None:
         """Everything is in the file."""
         self.rows, self.writes, self._gathered = [], {}, 0
         self.documents.trim()
+        if self._fold is not None:
+            self._fold.forget(keep=MOST_DOCUMENTS, keep_bytes=MOST_BYTES)

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, TypeVar
 
 from . import embedded_tables as tables
-from .embedded_apply import encoded
+from .embedded_apply import as_read, encoded
 from .embedded_checks import look_at_place, look_at_projection
 from .embedded_errors import DatabaseError, translate
 from .embedded_file import DatabaseFile
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .embedded_apply import Transaction
     from .embedded_file import Connection
-    from .history import LogEntry, Record
+    from .history import History, LogEntry, Record
     from .ports import Check, Header, RawRecord, Writing
 
 T = TypeVar("T")
@@ -81,8 +81,8 @@ class EmbeddedLog:
             OutcomeUnknownError: the disk failed in the COMMIT; safe to publish again.
         """
         tables.require_partition(partition)
-        value = encoded(record)
-        return await self.write(lambda transaction: transaction.publish(partition, record.key, value))
+        value, told = encoded(record), as_read(record)
+        return await self.write(lambda transaction: transaction.publish(partition, record.key, value, told))
 
     async def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
         """What `work` returns, once its transaction is committed; see `Job`."""
@@ -221,7 +221,11 @@ class EmbeddedWriting:
     def publish(self, partition: Partition, record: Record) -> int:
         """See `Writing`."""
         tables.require_partition(partition)
-        return self._transaction.publish(partition, record.key, encoded(record))
+        return self._transaction.publish(partition, record.key, encoded(record), as_read(record))
+
+    def history(self, partition: Partition, key: DocumentKey) -> History:
+        """See `Writing`."""
+        return self._transaction.history(partition, key)
 
 
 class EmbeddedAtOnce:

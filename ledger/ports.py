@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
-from .history import LogEntry, Record
+from .history import History, LogEntry, Record
 from .positions import Partition, Topic
 
 T = TypeVar("T")
@@ -159,6 +159,10 @@ class Writing(Protocol):
 
     def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
         """The documents under `keys` that exist, with all that was published before in this transaction."""
+        ...
+
+    def history(self, partition: Partition, key: DocumentKey) -> History:
+        """The history in a document, as `read` would give it; () where there is none."""
         ...
 
     def publish(self, partition: Partition, record: Record) -> int:

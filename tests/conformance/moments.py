@@ -56,6 +56,7 @@ class _Writing:
     def __init__(self, writing: Any, before: Callable[[Moment], None]) -> None:
         self.published: list[Moment] = []
         self.read = writing.read
+        self.history = writing.history
         self._writing = writing
         self._before = before
 
