@@ -8,6 +8,7 @@ change of a record once it is complete: what fails changes nothing, and the fold
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     import apsw
 
+    from .ports import Reads
     from .positions import Partition
 
 MAX_REASSERTIONS = 16
@@ -56,7 +58,7 @@ class Transaction:
     Args:
         sql: the connection; whoever began the transaction commits it.
         path: the file, for messages.
-        ends: partition → where the log ended when this process looked last; it never gets shorter.
+        last: partition → its header as this process saw it last; the log never gets shorter.
         known: partition → what is known of it, if nobody else has written since; kept up to date, and of no
             use when the transaction is not committed.
     """
@@ -65,12 +67,12 @@ class Transaction:
         self,
         sql: apsw.Connection,
         path: Path,
-        ends: Mapping[Partition, int],
+        last: Mapping[Partition, Header],
         known: dict[Partition, Known] | None = None,
     ) -> None:
         self._sql = sql
         self._path = path
-        self._ends = ends
+        self._last = last
         self._known = {} if known is None else known
         self._looked_at: set[Partition] = set()
 
@@ -140,6 +142,16 @@ class Transaction:
         known = self._look_at(partition)
         found = self._read(partition, keys)
         return Snapshot(fresh(known.header), {key: data for key, data in found.items() if data is not None})
+
+    def read_ahead(self, reads: Iterable[Reads]) -> None:
+        """Read for several works at once. Of what is damaged nothing is taken: it is whose work reads it that is told."""
+        wanted: dict[Partition, list[DocumentKey]] = {}
+        for partition, keys in reads:
+            wanted.setdefault(partition, []).extend(keys)
+        with suppress(FencepostError):
+            for partition, keys in wanted.items():
+                self._look_at(partition)
+                self._read(partition, list(dict.fromkeys(keys)))
 
     def history(self, partition: Partition, key: DocumentKey) -> History:
         """The history in a document, with all that was published in this transaction; () where there is none."""
@@ -214,7 +226,8 @@ class Transaction:
     def _read_partition(self, partition: Partition) -> Known:
         header = read_header(self._sql, partition)
         end = log_end(self._sql, partition)
-        if end < self._ends.get(partition, 0):
+        last = self._last.get(partition)
+        if last is not None and end < last.applied_offset:
             raise set_back(self._path, "went back to an older state", writing=True)
         if header.applied_offset != end:
             raise PublishRefusedError(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MOST_DOCUMENTS = 10_000
 MOST_BYTES = 8_000_000
 """Of what was used lately; as much again may be kept of what was used before that."""
+MOST_FOLDED = 4_000
+"""So many documents, and half as many again, are kept decoded and folded."""
 MOST_GATHERED_BYTES = 8_000_000
 """Of what waits to be written at the end of a transaction."""
 
@@ -51,6 +53,10 @@ class Documents:
             else:
                 missing.append(key)
         return found, missing
+
+    def has(self, key: DocumentKey) -> bool:
+        """Whether a document is at hand, and there. From any thread."""
+        return (self._lately.get(key) or self._before.get(key)) is not None
 
     def put(self, documents: Mapping[DocumentKey, bytes | None]) -> None:
         """Take documents as they are now."""
@@ -121,4 +127,4 @@ class Known:
         self.rows, self.writes, self._gathered = [], {}, 0
         self.documents.trim()
         if self._fold is not None:
-            self._fold.forget(keep=MOST_DOCUMENTS, keep_bytes=MOST_BYTES)
+            self._fold.forget(keep=MOST_FOLDED, keep_bytes=MOST_BYTES)
