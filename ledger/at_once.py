@@ -14,10 +14,11 @@ perhaps rolled back.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from . import adoption, attempts, losers
 from . import projection as docs
@@ -32,9 +33,11 @@ from .operation_fold import fold_operation
 from .operations import Operation, Status
 from .ports import AtOnce, DocumentKey, Snapshot, Writing
 from .positions import Partition
+from .recent import Recent
 from .sessions import OpenAttempt, SessionState
 from .undo import BoundUndo
 
+_FOLDED, _FOLDED_BYTES = 1024, 4096
 Submit = Callable[[Coroutine[Any, Any, Any]], Future[Any]]
 
 
@@ -54,57 +57,65 @@ class Host(Protocol):
 
 def begun_here(host: Host, call: Call) -> Claim | None:
     """The claim on a call, or None: the long way it is. Waits in this thread; interrupted, nothing stays claimed."""
-    way, known = _looked_at(host, call)
-    if way is None or known is not None:
+    way = _short_way(host.state, call)
+    if way is None:
+        return None
+    place = _Place(host.state, call)
+    if (known := _known(host, call, way, place)) is not None:
         return known
-    start = _Start(host.state, call)
+    start = _Start(host.state, call, place)
     try:
-        way.write_here(start.work)
-        return start.claim()
+        way.write_here(start.work, (place.partition, place.keys))
+        claim = start.claim()
     except FencepostError as error:
         start.failed(host, error)
         return None
     except BaseException:
         start.give_up(host, way)
         raise
+    return claim if start.settled is None else _relied_on(host, call, *start.settled)
 
 
 async def begun(host: Host, call: Call) -> Claim | None:
     """The same, awaited."""
-    way, known = _looked_at(host, call)
-    if way is None or known is not None:
+    way = _short_way(host.state, call)
+    if way is None:
+        return None
+    place = _Place(host.state, call)
+    if (known := _known(host, call, way, place)) is not None:
         return known
-    start = _Start(host.state, call)
+    start = _Start(host.state, call, place)
     try:
-        await way.write(start.work)
-        return start.claim()
+        await way.write(start.work, (place.partition, place.keys))
+        claim = start.claim()
     except FencepostError as error:
         start.failed(host, error)
         return None
     except BaseException:
         start.give_up(host, way)
         raise
+    return claim if start.settled is None else _relied_on(host, call, *start.settled)
 
 
-def _looked_at(host: Host, call: Call) -> tuple[AtOnce | None, Claim | None]:
-    """The short way, None where it is not for this call; and the claim of what was committed before."""
-    way = host.state.engine.store.at_once
-    if way is None or not _is_plain(host.state, call):
-        return None, None
-    return way, _known(host, call, way)
+def _short_way(session: SessionState, call: Call) -> AtOnce | None:
+    """The short way, None where it is not for this call.
+
+    It is where nothing but the operation itself decides: after a gated rollback others do, and so does a state to be read.
+    """
+    way = session.engine.store.at_once
+    if way is None or session.ended or session.crossed or session.declared or call.undo_round:
+        return None
+    return None if isinstance(call.undo, BoundUndo) else way
 
 
-def _is_plain(session: SessionState, call: Call) -> bool:
-    """Whether nothing but the operation itself decides: after a gated rollback others do, and so does a state to be read."""
-    return not (session.ended or session.crossed or session.declared or call.undo_round) and not isinstance(
-        call.undo, BoundUndo
-    )
+def _known(host: Host, call: Call, way: AtOnce, place: _Place) -> Claim | None:
+    """The claim of an operation that was committed before, without a transaction.
 
-
-def _known(host: Host, call: Call, way: AtOnce) -> Claim | None:
-    """The claim of an operation that was committed before; that one absorbed it is published and not waited for."""
-    session, place = host.state, _Place(host.state, call)
-    view = session.engine.view
+    Looked for only where it is likely: as a rule an effect is new, and its transaction finds out as well.
+    """
+    session, view = host.state, host.state.engine.view
+    if not (session.repeats or way.knows(place.partition, place.key)):
+        return None
     since = view.seen(place.partition)
     try:
         snapshot = way.look(place.partition, place.keys)
@@ -114,14 +125,31 @@ def _known(host: Host, call: Call, way: AtOnce) -> Claim | None:
     except FencepostError:  # the long way meets it again, and says so
         return None
     operation, facts = place.read(snapshot)
-    if not _is_settled(session, call, operation) or place.is_unsafe(snapshot):
+    if place.is_unsafe(snapshot) or not _can_be_relied_on(session, call, operation):
         return None
-    settled = operation.settled
-    if settled is None or (call.content_digest not in operation.variants and call.content_digest):
-        return None  # another wording is noted
-    session.finds(settled)
+    return _relied_on(host, call, operation, facts)
+
+
+def _can_be_relied_on(session: SessionState, call: Call, operation: Operation) -> bool:
+    """Whether it is committed, is what the call asks for word for word, and may be relied on without a word to anybody."""
+    return (
+        operation.status is Status.COMMITTED
+        and operation.settled is not None
+        and attempts.is_same(operation, call)
+        and (not call.content_digest or call.content_digest in operation.variants)  # another wording is noted
+        and adoption.is_secure(session, operation)
+    )
+
+
+def _relied_on(host: Host, call: Call, operation: Operation, facts: History) -> Claim:
+    """The claim of such an operation; that this session has absorbed it is published and not waited for."""
+    session, settled = host.state, operation.settled
+    session.repeats = True
     absorbed = (call.op_id, operation.round)
-    if (settled.session_id != session.session_id or settled.seq == 0) and absorbed not in session.absorbed:
+    if settled is not None:
+        session.finds(settled)
+    own = settled is not None and settled.session_id == session.session_id and settled.seq != 0
+    if not own and absorbed not in session.absorbed:
         fact = session.absorbing(*absorbed, call.tool)
         try:
             host.submit(session.noting(fact))
@@ -131,13 +159,8 @@ def _known(host: Host, call: Call, way: AtOnce) -> Claim | None:
     return Claim(session, call, operation, owned=False, round=operation.round, history=facts)
 
 
-def _is_settled(session: SessionState, call: Call, operation: Operation) -> bool:
-    """Whether it is committed, is what the call asks for, and may be relied on without a word to anybody."""
-    return (
-        operation.status is Status.COMMITTED
-        and attempts.is_same(operation, call)
-        and adoption.is_secure(session, operation)
-    )
+_folded: Recent[bytes, tuple[Operation, History]] = Recent(_FOLDED)
+"""By the document: the history of an operation that was committed, and its fold. Nobody changes them."""
 
 
 class _Place:
@@ -146,18 +169,31 @@ class _Place:
     def __init__(self, session: SessionState, call: Call) -> None:
         self.partition: Partition = session.engine.view.effects_partition(call.op_id)
         self._op_id = call.op_id
-        self._key = DocumentKey(docs.OPS, call.op_id)
+        self.key = DocumentKey(docs.OPS, call.op_id)
         self._mark = DocumentKey(docs.UNSAFE, call.op_id)
-        self.keys = (self._key, self._mark)
+        self.keys = (self.key, self._mark)
 
     def read(self, snapshot: Snapshot) -> tuple[Operation, History]:
         """The operation and its facts."""
-        facts = docs.read_history(snapshot.documents.get(self._key))
-        return fold_operation(self._op_id, facts), facts
+        document = snapshot.documents.get(self.key, b"")
+        found = _folded.get(document)
+        if found is None:
+            facts = docs.read_history(document)
+            found = fold_operation(self._op_id, facts), facts
+            if found[0].status is Status.COMMITTED and len(document) <= _FOLDED_BYTES:
+                _folded.put(document, found)
+        return found
 
     def is_unsafe(self, snapshot: Snapshot) -> bool:
         """Whether a record of it was set aside."""
         return self._mark in snapshot.documents
+
+
+class _Applied(NamedTuple):
+    """An intent that was applied: its record's offset, and what is known of its operation then."""
+
+    offset: int
+    facts: History
 
 
 @dataclass(slots=True)
@@ -166,18 +202,23 @@ class _Start:
 
     Attributes:
         fact: the intent, once it has a number.
-        applied: what holds the operation with the intent applied; to be believed after the commit only.
+        applied: the operation's facts with the intent applied; to be believed after the commit only.
+        settled: the operation, where it was committed before and can be relied on, and its facts; after the commit only.
         given_up: its caller is gone: what has not been begun is not begun any more.
+        worked: the thread that does the work, and the number that it had taken last before.
     """
 
     session: SessionState
     call: Call
+    place: _Place
     fact: EffectFact | None = None
     manifest: Manifest | None = None
-    applied: Snapshot | None = None
+    applied: _Applied | None = None
     unconfirmed: tuple[Operation, History] | None = None
+    settled: tuple[Operation, History] | None = None
     given_up: bool = False
     attempt: OpenAttempt | None = None
+    worked: tuple[int, tuple[int, ...]] = (0, ())
     began: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -185,15 +226,19 @@ class _Start:
 
     def work(self, writing: Writing) -> None:
         """Steps 1 to 3, in one transaction. Leaves nothing behind where it does not get through."""
-        session, call, place = self.session, self.call, _Place(self.session, self.call)
+        session, call, place = self.session, self.call, self.place
         if self.given_up or session.ended:
             return
+        self.worked = threading.get_ident(), session.sequence.taken_here()
         since = session.engine.view.seen(place.partition)
         snapshot = writing.read(place.partition, place.keys)  # 1
         session.engine.view.require_trusted(place.partition, snapshot.header, since)
         operation, facts = place.read(snapshot)
         plain = operation.status is Status.FREE and attempts.is_same(operation, call)
-        if not plain or place.is_unsafe(snapshot) or session.engine.terms.min_compaction_lag_s is not None:
+        if place.is_unsafe(snapshot) or session.engine.terms.min_compaction_lag_s is not None:
+            return
+        if not plain:
+            self.settled = (operation, facts) if _can_be_relied_on(session, call, operation) else None
             return
         if call.unconfirmed:
             self.unconfirmed = (operation, facts)
@@ -205,8 +250,8 @@ class _Start:
         self.fact = fact
         self._open(attempt_id, OpenAttempt(call.op_id, operation.round, intent_seq=fact.seq))
         record = Record(call.op_id, facts, encode_effect(fact), session.session_id)
-        writing.publish(place.partition, record)  # 2
-        self.applied = writing.read(place.partition, place.keys)  # 3: read here, and folded by whom it concerns
+        offset = writing.publish(place.partition, record)  # 2
+        self.applied = _Applied(offset, writing.history(place.partition, place.key))  # 3: folded by whom it concerns
 
     def _open(self, attempt_id: str, attempt: OpenAttempt) -> None:
         self.session.open_attempts[attempt_id] = self.attempt = attempt
@@ -216,14 +261,15 @@ class _Start:
     def claim(self) -> Claim | None:
         """Step 4: what came of it, now that it is durable. Raises FencedError, StaleProjectionError: nothing was run."""
         session, call = self.session, self.call
+        session.repeats = False
         if self.unconfirmed is not None:
             return attempts.claimed(session, call, *self.unconfirmed)
         if self.applied is None or self.fact is None:
             return None
-        place = _Place(session, call)
-        session.engine.view.saw(place.partition, self.applied.header.applied_offset)
+        offset, facts = self.applied
+        session.engine.view.saw(self.place.partition, offset + 1)
         attempts.written(session, call, self.fact)
-        found = place.read(self.applied)
+        found = fold_operation(call.op_id, facts), facts
         attempt = found[0].attempts.get(self.fact.attempt_id)
         if attempt is None:  # one of very many that came too late
             if losers.is_summarised(found[0], self.fact):
@@ -253,8 +299,13 @@ class _Start:
     def give_up(self, host: Host, way: AtOnce) -> None:
         """Nothing is begun any more; what was begun already is withdrawn, and a `drain` waits for that."""
         self.given_up = True
+        thread, before = self.worked
         if self.attempt is not None:
             self.attempt.given_up = True
+        elif thread == threading.get_ident():  # in the middle of its own work
+            taken = self.session.sequence.taken_here()
+            if taken is not before:
+                self.session.sequence.discount(*taken)
         with contextlib.suppress(StoreClosedError):  # then so is its session
             host.submit(self._giving_up(way))
 

@@ -12,7 +12,7 @@ The parts, all of them loaded by `open_store` only, since the client library tak
     embedded_apply     what one transaction does: append, project, pay debts; rebuild
     embedded_known     what is known of a partition from one transaction to the next
     embedded_threads   threads that own a connection, and how they answer
-    embedded_writer    group commit
+    embedded_writer    group commit by a thread for many; for one by the caller's own
     embedded_reader    snapshots, and waiting for the projection
     embedded_glance    small reads without a change of threads
     embedded_checks    what the doctor looks at

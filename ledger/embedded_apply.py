@@ -1,13 +1,15 @@
 """What one transaction of the embedded store does: append records, project them, pay debts.
 
 The projection is a part of the transaction that appends, so it is always applied and owes
-nothing; the fold is the same pure code that the projector runs. Each record is folded apart from
-what is known of its partition, which takes the change once it is complete: what fails changes nothing.
+nothing; the fold is the same pure code that the projector runs. What is known of a partition takes the
+change of a record once it is complete: what fails changes nothing, and the fold that met it is dropped.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import EncodeError
@@ -31,9 +33,9 @@ from .embedded_tables import (
     write_step,
 )
 from .errors import FencepostError, PublishRefusedError, RecordTooLargeError, StoreError
-from .history import MAX_RECORD_BYTES
+from .history import MAX_RECORD_BYTES, History, LogEntry, Record
 from .ports import DocumentKey, Header, Snapshot
-from .projection import DEBTS, SET_ASIDE, Debt, PartitionFold, document_of, reassertion
+from .projection import DEBTS, SET_ASIDE, Debt, PartitionFold, document_of, read_history, reassertion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -41,12 +43,13 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from .history import LogEntry, Record
+    from .ports import Reads
     from .positions import Partition
 
 MAX_REASSERTIONS = 16
 _STEP_RECORDS = 500
 _KEEP_DOCUMENTS = 20_000
+_FACT_TYPES = (bytes, type(None))
 
 
 class Transaction:
@@ -55,7 +58,7 @@ class Transaction:
     Args:
         sql: the connection; whoever began the transaction commits it.
         path: the file, for messages.
-        ends: partition → where the log ended when this process looked last; it never gets shorter.
+        last: partition → its header as this process saw it last; the log never gets shorter.
         known: partition → what is known of it, if nobody else has written since; kept up to date, and of no
             use when the transaction is not committed.
     """
@@ -64,12 +67,12 @@ class Transaction:
         self,
         sql: apsw.Connection,
         path: Path,
-        ends: Mapping[Partition, int],
+        last: Mapping[Partition, Header],
         known: dict[Partition, Known] | None = None,
     ) -> None:
         self._sql = sql
         self._path = path
-        self._ends = ends
+        self._last = last
         self._known = {} if known is None else known
         self._looked_at: set[Partition] = set()
 
@@ -98,8 +101,11 @@ class Transaction:
         """Note that these sessions live."""
         write_beats(self._sql, session_ids)
 
-    def publish(self, partition: Partition, key: str, value: bytes) -> int:
+    def publish(self, partition: Partition, key: str, value: bytes, record: Record | None = None) -> int:
         """Append a record and everything that follows from it; the record's offset.
+
+        Args:
+            record: what the value says, where that is known; see `as_read`.
 
         1. assign the offset and fold the record
         2. while it leaves a debt, append the re-assertion and fold that
@@ -112,11 +118,11 @@ class Transaction:
             PublishRefusedError: the record cannot be taken, or the projection is not where the log ends.
         """
         known = self._look_at(partition)
-        fold = PartitionFold(partition, known.header, known.debts)
-        offset = fold.header.applied_offset
+        fold = known.begin_fold()
+        offset = fold.applied_offset
         writes: dict[DocumentKey, bytes | None] = {}
         try:
-            rows = [self._applied(fold, key, value, writes)]  # 1
+            rows = [self._applied(fold, key, value, writes, record)]  # 1
             rows += self._pay(fold, writes)  # 2
         except EncodeError as error:
             raise RecordTooLargeError(
@@ -127,7 +133,7 @@ class Transaction:
             ) from error
         if note := writes.get(DocumentKey(SET_ASIDE, str(offset))):
             raise self._unusable(key, value, json.loads(note)["problem"])
-        if known.take(fold.header, fold.debts, rows, writes):  # 3
+        if known.take(fold, rows, writes):  # 3
             self.flush()
         return offset
 
@@ -136,6 +142,21 @@ class Transaction:
         known = self._look_at(partition)
         found = self._read(partition, keys)
         return Snapshot(fresh(known.header), {key: data for key, data in found.items() if data is not None})
+
+    def read_ahead(self, reads: Iterable[Reads]) -> None:
+        """Read for several works at once. Of what is damaged nothing is taken: it is whose work reads it that is told."""
+        wanted: dict[Partition, list[DocumentKey]] = {}
+        for partition, keys in reads:
+            wanted.setdefault(partition, []).extend(keys)
+        with suppress(FencepostError):
+            for partition, keys in wanted.items():
+                self._look_at(partition)
+                self._read(partition, list(dict.fromkeys(keys)))
+
+    def history(self, partition: Partition, key: DocumentKey) -> History:
+        """The history in a document, with all that was published in this transaction; () where there is none."""
+        found = self._look_at(partition).history(key)
+        return read_history(self._read(partition, [key])[key]) if found is None else found
 
     def _unusable(self, key: str, value: bytes, problem: str) -> FencepostError:
         """Here whoever publishes can be told at once; on a log that others write the record is set aside."""
@@ -205,7 +226,8 @@ class Transaction:
     def _read_partition(self, partition: Partition) -> Known:
         header = read_header(self._sql, partition)
         end = log_end(self._sql, partition)
-        if end < self._ends.get(partition, 0):
+        last = self._last.get(partition)
+        if last is not None and end < last.applied_offset:
             raise set_back(self._path, "went back to an older state", writing=True)
         if header.applied_offset != end:
             raise PublishRefusedError(
@@ -213,7 +235,7 @@ class Transaction:
                 next_step="Run `fencepost projector rebuild`.",
             )
         debts = read_collection(self._sql, partition, DEBTS)
-        return Known(header, {document.key: Debt.read(value) for document, value in debts.items()})
+        return Known(partition, header, {document.key: Debt.read(value) for document, value in debts.items()})
 
     def _read(self, partition: Partition, keys: Collection[DocumentKey]) -> dict[DocumentKey, bytes | None]:
         """The documents under `keys`, None for those that do not exist."""
@@ -229,10 +251,21 @@ class Transaction:
             found |= more
         return found
 
-    def _applied(self, fold: PartitionFold, key: str, value: bytes, writes: dict[DocumentKey, bytes | None]) -> Row:
-        # What is folded is what a rebuild will read: the bytes, not the caller's object.
-        row = Row(fold.partition, fold.header.applied_offset, now_ms(), key, value)
-        self._apply(fold, history.read_entry(row.partition, row.offset, row.time_ms, key=key.encode(), value=value))
+    def _applied(
+        self,
+        fold: PartitionFold,
+        key: str,
+        value: bytes,
+        writes: dict[DocumentKey, bytes | None],
+        record: Record | None = None,
+    ) -> Row:
+        row = Row(fold.partition, fold.applied_offset, now_ms(), key, value)
+        # What is folded is what a rebuild will read: the bytes, or exactly what they say.
+        if record is None:
+            entry = history.read_entry(row.partition, row.offset, row.time_ms, key=key.encode(), value=value)
+        else:
+            entry = LogEntry(row.partition, row.offset, row.time_ms, key, record)
+        self._apply(fold, entry)
         writes.update(fold.take_step().writes)
         return row
 
@@ -279,6 +312,14 @@ def _require_next(fold: PartitionFold, offset: int) -> None:
             f"The log of {fold.partition} is damaged: the records {expected} to {offset - 1} are missing.",
             next_step=DAMAGED,
         )
+
+
+def as_read(record: Record) -> Record | None:
+    """What a reader makes of the bytes of a record that was encoded, without decoding them; None: decode them."""
+    if not all(type(item.fact) is bytes for item in record.history) or type(record.fact) not in _FACT_TYPES:
+        return None
+    known = history.merge(record.history)
+    return record if known == record.history else replace(record, history=known)
 
 
 def encoded(record: Record) -> bytes:

@@ -107,11 +107,12 @@ class Reader(Worker):
             self._changed.notify()
 
     def poke(self) -> None:
-        """Something was committed in this process: look at once."""
+        """Something was committed in this process: look at once. Whoever only begins to wait looks anyway."""
+        if not self._waiters:
+            return
         with self._changed:
-            if self._waiters:
-                self._poked = True
-                self._changed.notify()
+            self._poked = True
+            self._changed.notify()
 
     def _run(self) -> None:
         while self._has_work():

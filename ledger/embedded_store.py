@@ -7,13 +7,13 @@ import os
 from typing import TYPE_CHECKING, TypeVar
 
 from . import embedded_tables as tables
-from .embedded_apply import encoded
+from .embedded_apply import as_read, encoded
 from .embedded_checks import look_at_place, look_at_projection
 from .embedded_errors import DatabaseError, translate
 from .embedded_file import DatabaseFile
 from .embedded_glance import MOST_DOCUMENTS, Glance
 from .embedded_reader import Reader, Seen
-from .embedded_threads import Reply, ThreadReply
+from .embedded_threads import Reply
 from .embedded_writer import Job, Writer
 from .errors import StoreClosedError
 from .ports import DocumentKey, Snapshot, Terms
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from .embedded_apply import Transaction
     from .embedded_file import Connection
-    from .history import LogEntry, Record
-    from .ports import Check, Header, RawRecord, Writing
+    from .history import History, LogEntry, Record
+    from .ports import Check, Header, RawRecord, Reads, Writing
 
 T = TypeVar("T")
 
@@ -81,26 +81,28 @@ class EmbeddedLog:
             OutcomeUnknownError: the disk failed in the COMMIT; safe to publish again.
         """
         tables.require_partition(partition)
-        value = encoded(record)
-        return await self.write(lambda transaction: transaction.publish(partition, record.key, value))
+        value, told = encoded(record), as_read(record)
+        return await self.write(lambda transaction: transaction.publish(partition, record.key, value, told))
 
-    async def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
+    async def write(self, work: Callable[[Transaction], T], reads: Reads | None = None, *, alone: bool = False) -> T:
         """What `work` returns, once its transaction is committed; see `Job`."""
         self._process.require()
         reply: Reply[T] = Reply()
-        self._writer.submit(Job(work, reply, alone))
+        self._writer.submit(Job(work, reply, alone, reads))
         return await reply.future
 
-    def write_here(self, work: Callable[[Transaction], T]) -> T:
+    def write_here(self, work: Callable[[Transaction], T], reads: Reads | None = None) -> T:
         """The same, from any thread, which waits for it."""
         self._process.require()
-        reply: ThreadReply[T] = ThreadReply()
-        self._writer.submit(Job(work, reply))
-        return reply.wait()
+        return self._writer.do_here(work, reads)
 
     def applied(self, partition: Partition) -> Header | None:
         """See `Writer.applied`."""
         return self._writer.applied(partition)
+
+    def knows(self, partition: Partition, key: DocumentKey) -> bool:
+        """See `Writer.knows`."""
+        return self._writer.knows(partition, key)
 
     async def close(self) -> None:
         """Write what was published, within a bound, and release the connection."""
@@ -221,7 +223,11 @@ class EmbeddedWriting:
     def publish(self, partition: Partition, record: Record) -> int:
         """See `Writing`."""
         tables.require_partition(partition)
-        return self._transaction.publish(partition, record.key, encoded(record))
+        return self._transaction.publish(partition, record.key, encoded(record), as_read(record))
+
+    def history(self, partition: Partition, key: DocumentKey) -> History:
+        """See `Writing`."""
+        return self._transaction.history(partition, key)
 
 
 class EmbeddedAtOnce:
@@ -237,13 +243,17 @@ class EmbeddedAtOnce:
         self._process.require()
         return _glanced(self._glance, partition, keys)
 
-    async def write(self, work: Callable[[Writing], T]) -> T:
+    def knows(self, partition: Partition, key: DocumentKey) -> bool:
         """See `AtOnce`."""
-        return await self._log.write(lambda transaction: work(EmbeddedWriting(transaction)))
+        return self._log.knows(partition, key)
 
-    def write_here(self, work: Callable[[Writing], T]) -> T:
+    async def write(self, work: Callable[[Writing], T], reads: Reads | None = None) -> T:
         """See `AtOnce`."""
-        return self._log.write_here(lambda transaction: work(EmbeddedWriting(transaction)))
+        return await self._log.write(lambda transaction: work(EmbeddedWriting(transaction)), reads)
+
+    def write_here(self, work: Callable[[Writing], T], reads: Reads | None = None) -> T:
+        """See `AtOnce`."""
+        return self._log.write_here(lambda transaction: work(EmbeddedWriting(transaction)), reads)
 
 
 def _glanced(glance: Glance, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot | None:

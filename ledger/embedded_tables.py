@@ -9,6 +9,8 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import replace
+from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -29,15 +31,15 @@ PARTITIONS = tuple(Partition(topic, 0) for topic in Topic)
 """One partition per topic: one writer at a time appends anyway."""
 REMEMBER_BEATS_MS = 30 * 24 * 3600 * 1000
 _CHUNK = 500
-_READ = """
-SELECT value, checksum FROM documents NOT INDEXED
-    WHERE topic = ?1 AND partition = ?2 AND collection = ?3 AND key = ?4
-UNION ALL
-SELECT NULL, NULL FROM documents INDEXED BY documents_twin
-    WHERE topic = ?1 AND partition = ?2 AND collection = ?3 AND key = ?4
-LIMIT 1
-"""
-"""A document; or a row of NULLs if there is none and its twin says that there is."""
+_READS = (16, 4, 2, 1)
+"""So many documents are read with one statement."""
+_WRITE = (
+    "INSERT INTO documents VALUES ",
+    " ON CONFLICT DO UPDATE SET value = excluded.value, checksum = excluded.checksum",
+)
+_DELETE = ("DELETE FROM documents WHERE topic = ? AND partition = ? AND collection = ? AND key IN (", ")")
+_APPEND = ("INSERT INTO log VALUES ", "")
+_RUNS = (64, 16, 4, 1)
 WRONG_CHECKSUM = "the record has a wrong checksum"
 
 
@@ -144,18 +146,44 @@ def read_documents(sql: apsw.Connection, partition: Partition, keys: Iterable[Do
     What is not found is looked for a second time, in the index that holds every key once more:
     a damaged key would make an operation look as if nobody had ever run it.
     """
-    found = {}
-    topic, number = partition.topic.value, partition.number
-    for key in keys:
-        row: Any = sql.execute(_READ, (topic, number, *key)).fetchone()
-        if row is not None:
-            if row[0] is None:
-                raise _damaged(f"document {key.key!r} in {key.collection!r} is missing")
-            value, checksum = row
-            if document_checksum(topic, number, *key, value) != checksum:
-                raise _wrong(key)
-            found[key] = value
+    found: dict[DocumentKey, bytes] = {}
+    missing: set[DocumentKey] = set()
+    wanted, at = list(keys), 0
+    for size in _READS:
+        while len(wanted) - at >= size:
+            _read_run(sql, partition, wanted[at : at + size], found, missing)
+            at += size
+    for key in missing:
+        if key not in found:
+            raise _damaged(f"document {key.key!r} in {key.collection!r} is missing")
     return found
+
+
+def _read_run(
+    sql: apsw.Connection,
+    partition: Partition,
+    keys: Sequence[DocumentKey],
+    found: dict[DocumentKey, bytes],
+    missing: set[DocumentKey],
+) -> None:
+    """Read a few documents with one statement; those that their twins say there are become `missing`, too."""
+    place = (partition.topic.value, partition.number)
+    for number, value, checksum in sql.execute(_reading(len(keys)), (*place, *chain.from_iterable(keys))):
+        key = keys[number]
+        if value is None:
+            missing.add(key)
+        else:
+            found[key] = _intact(partition, key, value, checksum)
+
+
+@cache
+def _reading(count: int) -> str:
+    """The statement that reads so many documents: (number, value, checksum), and NULLs for each twin that is there."""
+    part = """SELECT {0}, value, checksum FROM documents NOT INDEXED
+            WHERE topic = ?1 AND partition = ?2 AND collection = ?{1} AND key = ?{2}
+        UNION ALL SELECT {0}, NULL, NULL FROM documents INDEXED BY documents_twin
+            WHERE topic = ?1 AND partition = ?2 AND collection = ?{1} AND key = ?{2}"""
+    return " UNION ALL ".join(part.format(number, 2 * number + 3, 2 * number + 4) for number in range(count))
 
 
 def read_collection(
@@ -201,18 +229,36 @@ def write_step(
            WHERE topic = ? AND partition = ?""",
         (*offsets, header_checksum(*place, *offsets, header.generation), *place),
     )
-    gone = [(*place, *key) for key, value in step.items() if value is None]
-    if gone:
-        sql.executemany("DELETE FROM documents WHERE topic = ? AND partition = ? AND collection = ? AND key = ?", gone)
-    sql.executemany(
-        """INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)
-           ON CONFLICT DO UPDATE SET value = excluded.value, checksum = excluded.checksum""",
-        [
-            (*place, *key, value, document_checksum(*place, *key, value))
-            for key, value in step.items()
-            if value is not None
-        ],
-    )
+    rows: list[Any] = []
+    gone: dict[str, list[str]] = {}
+    for key, value in step.items():
+        if value is None:
+            gone.setdefault(key.collection, []).append(key.key)
+        else:
+            rows += (*place, *key, value, document_checksum(*place, *key, value))
+    for collection, keys in gone.items():
+        _in_runs(sql, _DELETE, "?", keys, (*place, collection))
+    _in_runs(sql, _WRITE, "(?, ?, ?, ?, ?, ?)", rows)
+
+
+def _in_runs(
+    sql: apsw.Connection, statement: tuple[str, str], mark: str, values: Sequence[Any], before: tuple[Any, ...] = ()
+) -> None:
+    """Execute a statement that takes any number of rows, for runs of a few sizes, which the client keeps prepared.
+
+    A row a statement would let go of the interpreter for each: others take it, and it has to be waited for.
+
+    Args:
+        statement: what stands before and behind the marks of the rows.
+        mark: of one row.
+        values: of all rows, one after the other; those `before` are the same in every run.
+    """
+    width, at = mark.count("?"), 0
+    for size in _RUNS:
+        while len(values) - at >= size * width:
+            text = f"{statement[0]}{', '.join([mark] * size)}{statement[1]}"
+            sql.execute(text, (*before, *values[at : at + size * width]))
+            at += size * width
 
 
 def _intact(partition: Partition, key: DocumentKey, value: bytes, checksum: int) -> bytes:
@@ -237,19 +283,11 @@ def _damaged(what: str) -> StoreError:
 
 def append(sql: apsw.Connection, rows: Iterable[Row]) -> None:
     """Add rows to the end of the log."""
-    values = [
-        (
-            topic.value,
-            number,
-            offset,
-            time_ms,
-            key,
-            value,
-            row_checksum(topic.value, number, offset, time_ms, key, value),
-        )
-        for (topic, number), offset, time_ms, key, value in rows
-    ]
-    sql.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+    values: list[Any] = []
+    for (topic, number), offset, time_ms, key, value in rows:
+        columns = (topic.value, number, offset, time_ms, key, value)
+        values += (*columns, row_checksum(*columns))
+    _in_runs(sql, _APPEND, "(?, ?, ?, ?, ?, ?, ?)", values)
 
 
 def log_end(sql: apsw.Connection, partition: Partition) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from .errors import FencepostError, StoreClosedError, StoreUnavailableError
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_WAITING = 20_000
 CLOSE_TIMEOUT_S = 30.0
+_LOOK_S = 1.0
 
 
 class Reply(Generic[T]):
@@ -54,24 +54,44 @@ class Reply(Generic[T]):
 
 
 class ThreadReply(Generic[T]):
-    """What a thread waits for; nothing happens when it does not wait any more. The first answer counts."""
+    """What a thread waits for. The first answer counts.
+
+    Attributes:
+        given: whether it is there.
+    """
+
+    __slots__ = ("_error", "_there", "_value", "given")
 
     def __init__(self) -> None:
-        self._future: Future[T] = Future()
+        self.given = False
+        self._error: FencepostError | None = None
+        self._value: T | None = None
+        self._there = threading.Lock()
+        self._there.acquire()
 
     def give(self, value: T) -> None:
         """Settle with a value."""
-        if not self._future.done():
-            self._future.set_result(value)
+        if not self.given:
+            self._value = value
+            self._settle()
 
     def fail(self, error: FencepostError) -> None:
         """Settle with an error."""
-        if not self._future.done():
-            self._future.set_exception(error)
+        if not self.given:
+            self._error = error
+            self._settle()
+
+    def _settle(self) -> None:
+        self.given = True
+        self._there.release()
 
     def wait(self) -> T:
         """The value, once it is there. Raises the error."""
-        return self._future.result()
+        while not self.given:
+            self._there.acquire(timeout=_LOOK_S)
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._value)
 
 
 class Answers:
@@ -98,6 +118,11 @@ class Answers:
 def _settle_all(settling: Sequence[Callable[[], None]]) -> None:
     for settle in settling:
         settle()
+
+
+def closed() -> StoreClosedError:
+    """The error of a call that comes after the close."""
+    return StoreClosedError("The ledger is closed.", next_step="Open it again.")
 
 
 class Worker:
@@ -130,7 +155,7 @@ class Worker:
     def _admit(self, waiting: int) -> None:
         """Take up one more job. Raises StoreUnavailableError if it cannot be served. The lock is held."""
         if self._closed:
-            raise StoreClosedError("The ledger is closed.", next_step="Open it again.")
+            raise closed()
         if waiting >= MAX_WAITING:
             raise StoreUnavailableError(f"{waiting} calls are waiting already.", next_step="Try again later.")
         if not self._started:

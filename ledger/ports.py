@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
-from .history import LogEntry, Record
+from .history import History, LogEntry, Record
 from .positions import Partition, Topic
 
 T = TypeVar("T")
@@ -21,6 +21,10 @@ class DocumentKey(NamedTuple):
 
     collection: str
     key: str
+
+
+Reads = tuple[Partition, Sequence[DocumentKey]]
+"""Documents that are about to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +165,10 @@ class Writing(Protocol):
         """The documents under `keys` that exist, with all that was published before in this transaction."""
         ...
 
+    def history(self, partition: Partition, key: DocumentKey) -> History:
+        """The history in a document, as `read` would give it; () where there is none."""
+        ...
+
     def publish(self, partition: Partition, record: Record) -> int:
         """Append `record` and apply it; its offset.
 
@@ -181,14 +189,21 @@ class AtOnce(Protocol):
         """A few documents, read at once in this thread; None when that might have to wait. Raises StoreError."""
         ...
 
-    async def write(self, work: Callable[[Writing], T]) -> T:
+    def knows(self, partition: Partition, key: DocumentKey) -> bool:
+        """Whether this process has lately seen such a document: a guess, for which nothing is read."""
+        ...
+
+    async def write(self, work: Callable[[Writing], T], reads: Reads | None = None) -> T:
         """What `work` returns, once its transaction is committed. Cancelled, it may still be done.
+
+        Args:
+            reads: what it reads for certain; read for all works of a transaction together.
 
         Raises what `work` raises (it must not after it has published), and the errors of `Log.publish`.
         """
         ...
 
-    def write_here(self, work: Callable[[Writing], T]) -> T:
+    def write_here(self, work: Callable[[Writing], T], reads: Reads | None = None) -> T:
         """The same; waits in this thread. Interrupted, it may still be done."""
         ...
 

@@ -39,6 +39,7 @@ class Sequence:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._mine = threading.local()
         self._told = 0
         self.last = 0
         self.voided: set[int] = set()
@@ -47,7 +48,13 @@ class Sequence:
         """The next number."""
         with self._lock:
             self.last += 1
+            self._mine.taken = (self.last,)  # with no call in between, at which a thread can be interrupted
             return self.last
+
+    def taken_here(self) -> tuple[int, ...]:
+        """The number that this thread took last, in a tuple of its own for each; for whoever was interrupted with it."""
+        taken: tuple[int, ...] = getattr(self._mine, "taken", ())
+        return taken
 
     def tell(self) -> int:
         """The last number, for a watermark: what it covers is not given out again."""
@@ -106,6 +113,7 @@ class SessionState:
         generation: of the context that it works with; moves on when a compaction counts.
         held: op ids of which this session has left word in the log that they are held.
         refused: op ids that were held in this session, whether or not word of it was left.
+        repeats: whether the last call found its effect done before, so that the next one may as well: a guess.
         turn: held by whoever registers a checkpoint or records a compaction: one at a time, so that
             no checkpoint falls between two generations.
     """
@@ -133,6 +141,7 @@ class SessionState:
     generation: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     ended: str = ""
+    repeats: bool = True
     _deciding: threading.Lock = field(default_factory=threading.Lock)
 
     def mark(self, seq: int) -> Watermark:

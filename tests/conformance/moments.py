@@ -55,7 +55,7 @@ class _Writing:
 
     def __init__(self, writing: Any, before: Callable[[Moment], None]) -> None:
         self.published: list[Moment] = []
-        self.read = writing.read
+        self.read, self.history = writing.read, writing.history
         self._writing = writing
         self._before = before
 
@@ -107,16 +107,16 @@ def watch(
         after(replace(moment, offset=offset))
         return offset
 
-    async def written(way: EmbeddedAtOnce, work: Callable[[Any], Any]) -> Any:
+    async def written(way: EmbeddedAtOnce, work: Callable[[Any], Any], *reads: Any) -> Any:
         watched = _Work(work, before)
-        found = await write(way, watched)
+        found = await write(way, watched, *reads)
         for moment in watched.published:
             after(moment)
         return found
 
-    def written_here(way: EmbeddedAtOnce, work: Callable[[Any], Any]) -> Any:
+    def written_here(way: EmbeddedAtOnce, work: Callable[[Any], Any], *reads: Any) -> Any:
         watched = _Work(work, before)
-        found = write_here(way, watched)
+        found = write_here(way, watched, *reads)
         for moment in watched.published:
             after(moment)
         return found

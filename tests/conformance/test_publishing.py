@@ -74,16 +74,16 @@ class FaultyLog:
             return
         write, write_here = way.write, way.write_here
 
-        async def awaited(work: Any) -> Any:
+        async def awaited(work: Any, *reads: Any) -> Any:
             failing = _FailingWork(self, work)
-            found = await write(failing)
+            found = await write(failing, *reads)
             if failing.after is not None:
                 raise failing.after
             return found
 
-        def waiting(work: Any) -> Any:
+        def waiting(work: Any, *reads: Any) -> Any:
             failing = _FailingWork(self, work)
-            found = write_here(failing)
+            found = write_here(failing, *reads)
             if failing.after is not None:
                 raise failing.after
             return found
@@ -113,7 +113,7 @@ class _FailingWork:
 
     def __call__(self, writing: Any) -> Any:
         self._writing = writing
-        self.read = writing.read
+        self.read, self.history = writing.read, writing.history
         return self._work(self)
 
     def publish(self, partition: Partition, record: Record) -> Any:

@@ -89,10 +89,10 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def once() -> bool:
             return bool(armed) and armed.pop()
 
-        def interrupted_before(way: EmbeddedAtOnce, work: Any) -> Any:
+        def interrupted_before(way: EmbeddedAtOnce, work: Any, *reads: Any) -> Any:
             if once():
                 raise KeyboardInterrupt
-            return write_here(way, work)
+            return write_here(way, work, *reads)
 
         def interrupted_waiting(reply: ThreadReply[Any]) -> Any:
             if not once():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 import pytest
@@ -18,7 +19,7 @@ from fencepost.ledger.embedded_threads import ThreadReply
 from fencepost.ledger.embedded_writer import Job
 from fencepost.ledger.errors import FencepostError, PublishRefusedError
 from fencepost.ledger.operation_fold import fold_operation
-from fencepost.ledger.ports import DocumentKey
+from fencepost.ledger.ports import DocumentKey, Snapshot
 from fencepost.ledger.projection import OPS, read_history
 
 if TYPE_CHECKING:
@@ -51,6 +52,12 @@ def publish_in(writing: Transaction | EmbeddedWriting, record: Record) -> Publis
 
 async def publish(store: EmbeddedStore, record: Record) -> Published:
     return await store.log.write(lambda transaction: publish_in(transaction, record))
+
+
+def error_of(reply: ThreadReply[Any]) -> FencepostError:
+    with pytest.raises(FencepostError) as caught:
+        reply.wait()
+    return caught.value
 
 
 def create(path: Path) -> None:
@@ -155,10 +162,33 @@ def test_a_failed_job_is_answered_once(tmp_path: Path) -> None:
                 replies = [ThreadReply[None](), ThreadReply[None](), ThreadReply[None]()]
                 jobs = (Job(refused, replies[0]), Job(failing, replies[1]), Job(full, replies[2]))
                 await asyncio.to_thread(store.log._writer._serve, list(jobs))
-                told = [str(reply._future.exception(timeout=20)) for reply in replies]
+                told = [str(await asyncio.to_thread(error_of, reply)) for reply in replies]
                 assert told[0].startswith("by itself")
                 assert "no room" in told[2]
             assert (await publish(store, claim("op", "second"))).attempts == ["first", "second"]
+
+    asyncio.run(run())
+
+
+def test_what_is_damaged_is_told_to_whose_work_reads_it(tmp_path: Path) -> None:
+    """Works of one transaction are read for together; a damaged document among them fails its own work, and no other."""
+    path = tmp_path / "ledger.db"
+    sound, damaged = DocumentKey(OPS, "sound"), DocumentKey(OPS, "damaged")
+
+    async def run() -> None:
+        async with ledger_at(path) as store:
+            for name in ("sound", "damaged"):
+                await publish(store, claim(name, "first"))
+            with contextlib.closing(apsw.Connection(str(path))) as sql:
+                sql.execute("UPDATE documents SET value = x'00' WHERE collection = ? AND key = ?", damaged)
+            replies = [ThreadReply[Snapshot](), ThreadReply[Snapshot](), ThreadReply[Snapshot]()]
+            jobs = [
+                Job(methodcaller("read", EFFECTS, [key]), reply, reads=(EFFECTS, [key]))
+                for key, reply in zip((sound, damaged, sound), replies, strict=True)
+            ]
+            await asyncio.to_thread(store.log._writer._serve, jobs)
+            assert "wrong checksum" in str(await asyncio.to_thread(error_of, replies[1]))
+            assert [sound in reply.wait().documents for reply in (replies[0], replies[2])] == [True, True]
 
     asyncio.run(run())
 

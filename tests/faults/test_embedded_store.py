@@ -24,7 +24,7 @@ from fencepost.ledger.facts import AgentFact, AgentKind, EffectKind, decode_effe
 from fencepost.ledger.history import MAX_RECORD_BYTES, Record
 from fencepost.ledger.operation_fold import fold_operation
 from fencepost.ledger.operations import AttemptState
-from fencepost.ledger.ports import DocumentKey
+from fencepost.ledger.ports import DocumentKey, Header
 from fencepost.ledger.positions import Partition, Topic
 from fencepost.ledger.projection import OPS, read_history
 
@@ -232,7 +232,7 @@ def test_a_log_that_became_shorter_is_not_written(tmp_path: Path) -> None:
         async with ledger_at(path) as store:
             await store.log.publish(EFFECTS, claim("a", "1"))
         with contextlib.closing(apsw.Connection(str(path))) as sql:
-            transaction = Transaction(sql, path, {EFFECTS: 2})
+            transaction = Transaction(sql, path, {EFFECTS: Header(applied_offset=2)})
             with pytest.raises(PublishRefusedError, match="older state"):
                 transaction.publish(EFFECTS, "a", b"")
 

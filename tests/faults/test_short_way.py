@@ -119,9 +119,9 @@ def test_cancelled_while_it_begins(
     async def main() -> None:
         held = asyncio.Event()
 
-        async def standing(way: EmbeddedAtOnce, work: Any) -> Any:
+        async def standing(way: EmbeddedAtOnce, work: Any, *reads: Any) -> Any:
             if moment == "after":
-                await write(way, work)
+                await write(way, work, *reads)
             held.set()
             await asyncio.sleep(PATIENCE_S)
 
@@ -203,6 +203,52 @@ def test_a_recorded_result_is_not_waited_for(world: World, ledger: Ledger, monke
         assert isinstance(ledger.resume(world.agent, checkpoint="after", summary_generation=0), Resume)
         assert second.replay_forward() == []
     assert world.hits("step") == 1
+
+
+@pytest.mark.parametrize("face", ["threads", "asyncio"])
+def test_what_was_done_before_is_found_by_its_transaction_as_well(
+    world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, face: str
+) -> None:
+    """After a new effect nothing is looked up first. What a former process has done is absorbed all the same, and not run."""
+    looked: list[str] = []
+    look = EmbeddedAtOnce.look
+
+    def noted(way: EmbeddedAtOnce, partition: Any, keys: Any) -> Any:
+        looked.append(keys[0].key)
+        return look(way, partition, keys)
+
+    monkeypatch.setattr(EmbeddedAtOnce, "look", noted)
+    with world.open().session(world.agent) as former:
+        for name in ("one", "two"):
+            former.attempt(key=world.key(name), **SEND).begin().commit(name)
+    looked.clear()
+
+    async def main() -> list[Any]:
+        async with AsyncLedger.open(world.url) as aledger, aledger.session(world.agent) as session:
+            new = await session.attempt(key=world.key("new"), **SEND).begin()
+            await new.commit()
+            done = [await session.attempt(key=world.key(name), **SEND).begin() for name in ("one", "two", "one")]
+            await session.checkpoint("c")
+            return [attempt.owned for attempt in (new, *done)]
+
+    def here() -> list[Any]:
+        with ledger.session(world.agent) as session:
+            new = session.attempt(key=world.key("new"), **SEND).begin()
+            new.commit()
+            done = [session.attempt(key=world.key(name), **SEND).begin() for name in ("one", "two", "one")]
+            session.checkpoint("c")
+            return [attempt.owned for attempt in (new, *done)]
+
+    owned = here() if face == "threads" else asyncio.run(main())
+    assert owned == [True, False, False, False]
+    # the first call of a session may repeat what was done before it; so may one behind a call that did
+    one, two = world.op_id("one", "mail.send"), world.op_id("two", "mail.send")
+    assert looked == [world.op_id("new", "mail.send"), two, one]
+    absorbed = ledger.submit(ledger._engine.view.absorbed(world.agent)).result(PATIENCE_S)
+    assert {op_id for op_id, _ in absorbed} == {one, two}
+    assert [len(attempts_at(world, op_id)) for op_id in (one, two)] == [1, 1]
+    assert world.preview("c").authorised
+    complete(world)
 
 
 # -- several threads of one session --------------------------------------------------------
