@@ -23,6 +23,7 @@ from typing import Any
 from . import adoption, divergence, losers
 from .attempt_facts import intent, outcome
 from .calls import Call
+from .engine import Tried
 from .errors import (
     FencedError,
     FencepostError,
@@ -65,6 +66,7 @@ class Claim:
         operation: the operation as it was read.
         manifest: how the effect is undone, as far as that was known before it.
         wants_path: nothing was claimed: read the state, and begin anew with `call.undo` for this round.
+        tried: of its outcome, if that was published already and is not known to be written.
     """
 
     session: SessionState
@@ -80,6 +82,7 @@ class Claim:
     value: Any = field(default=None)
     manifest: Manifest | None = None
     wants_path: bool = False
+    tried: Tried | None = None
 
     @property
     def idempotency_key(self) -> str:
@@ -313,7 +316,8 @@ async def _publish_and_confirm(
     session: SessionState, call: Call, view: OperationView, intent: EffectFact, expires: float
 ) -> Claim | None:
     engine = session.engine
-    offset = await session.publish_effect(intent, view.facts)
+    data = session.encoded(intent)
+    offset = await session.publish_effect(intent, view.facts, encoded=data)
     written(session, call, intent)
     found: list[tuple[Operation, History]] = []
 
@@ -323,7 +327,7 @@ async def _publish_and_confirm(
         return intent.attempt_id in operation.attempts or losers.is_summarised(operation, intent) or None
 
     at = None if offset is None else Position(view.header.generation, offset)
-    if (mine := await engine.undisturbed(intent, view.facts, at, deadline=expires)) is not None:
+    if (mine := await engine.undisturbed(intent, view.facts, at, deadline=expires, encoded=data)) is not None:
         found.append((fold_operation(call.op_id, mine), mine))
     elif await engine.wait_until(view.partition, seen, deadline=expires, beyond=offset) is None:
         raise _late(call)

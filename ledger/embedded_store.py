@@ -323,6 +323,7 @@ class EmbeddedStore:
         glance = Glance(self._file)
         self.projection = EmbeddedProjection(self._reading, glance, self.log, self._process)
         self.at_once = EmbeddedAtOnce(self.log, glance, self._process)
+        self.straight = None  # `at_once` is
 
     def reader(self) -> EmbeddedReader:
         """A new reader of the log; the caller closes it."""

@@ -113,6 +113,19 @@ async def nothing_read(operations: Iterable[Operation]) -> Mapping[str, str]:
 
 
 @dataclass(slots=True)
+class Tried:
+    """What is known of an outcome that was published once, before the long way has to do it.
+
+    Attributes:
+        by: until when it may be tried, on the engine's monotonic clock.
+        perhaps_written: whether that record may be written, now or later.
+    """
+
+    by: float
+    perhaps_written: bool = True
+
+
+@dataclass(slots=True)
 class Engine:
     """Runs the protocol against one store.
 
@@ -181,15 +194,22 @@ class Engine:
 
     # -- publishing --------------------------------------------------------------------
 
-    async def publish(self, partition: Partition, record: Record) -> int | None:
+    def publish_by(self) -> float:
+        """Until when something that is published from now on may be tried, on the monotonic clock."""
+        return self.clock.monotonic() + self.limits.publish_s
+
+    async def publish(self, partition: Partition, record: Record, *, tried: Tried | None = None) -> int | None:
         """Append a record, trying again while the outcome is unknown; its offset if told.
+
+        Args:
+            tried: of the same record, before.
 
         Raises:
             OutcomeUnknownError: not acknowledged within `publish_s`; it may still be written.
             RecordTooLargeError, PublishRefusedError: certainly not written.
         """
-        deadline = self.clock.monotonic() + self.limits.publish_s
-        pause, unknown = 0.05, False
+        deadline = tried.by if tried else self.publish_by()
+        pause, unknown = 0.05, tried is not None and tried.perhaps_written
         while True:
             try:
                 async with asyncio.timeout(max(deadline - self.clock.monotonic(), 0.001)):
@@ -210,10 +230,17 @@ class Engine:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 2.0)
 
-    async def publish_effect(self, fact: EffectFact, known: History) -> int | None:
-        """Publish an operation's fact on top of the history that is known."""
-        record = Record(fact.op_id, known, encode_effect(fact), fact.session_id)
-        return await self.publish(self.view.effects_partition(fact.op_id), record)
+    async def publish_effect(
+        self, fact: EffectFact, known: History, *, encoded: bytes | None = None, tried: Tried | None = None
+    ) -> int | None:
+        """Publish an operation's fact on top of the history that is known.
+
+        Args:
+            encoded: the fact's bytes, where they are at hand.
+            tried: of the same fact, before.
+        """
+        record = Record(fact.op_id, known, encoded or encode_effect(fact), fact.session_id)
+        return await self.publish(self.view.effects_partition(fact.op_id), record, tried=tried)
 
     async def publish_agent(self, key: str, fact: AgentFact, known: History = ()) -> int | None:
         """Publish an agent's fact under one of its keys."""
@@ -285,7 +312,13 @@ class Engine:
         return header.applied_offset
 
     async def undisturbed(
-        self, fact: EffectFact, known: History, at: Position | None, *, deadline: float
+        self,
+        fact: EffectFact,
+        known: History,
+        at: Position | None,
+        *,
+        deadline: float,
+        encoded: bytes | None = None,
     ) -> History | None:
         """The operation's history with `fact`, if it is heard that the projection has this very one: nothing is to be read.
 
@@ -294,10 +327,11 @@ class Engine:
         Args:
             known: on top of which the fact was published.
             at: where it stands, if the log told it.
+            encoded: the fact's bytes, where they are at hand.
         """
         if at is None:
             return None
-        facts = merge(known, (PositionedFact(at, encode_effect(fact)),))
+        facts = merge(known, (PositionedFact(at, encoded or encode_effect(fact)),))
         partition, key = self.view.effects_partition(fact.op_id), DocumentKey(docs.OPS, fact.op_id)
         document = docs.write_history(fact.op_id, facts)
         return facts if await self._shows(partition, at.offset, key, document, deadline) else None

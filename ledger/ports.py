@@ -193,6 +193,18 @@ class AtOnce(Protocol):
         ...
 
 
+class StraightLog(Protocol):
+    """A log that is written to without the engine: from any thread, on any loop."""
+
+    async def publish(self, partition: Partition, record: Record) -> int | None:
+        """See `Log.publish`. Cancelled, it may still be written."""
+        ...
+
+    def publish_here(self, partition: Partition, record: Record, *, timeout_s: float) -> int | None:
+        """The same; waits in this thread, so long at most. Interrupted, it may still be written."""
+        ...
+
+
 class RawRecord(NamedTuple):
     """A record's bytes as they stand in the log, whatever they say."""
 
@@ -265,6 +277,11 @@ class Store(Protocol):
     @property
     def at_once(self) -> AtOnce | None:
         """The short way to both, where the store applies what it appends; else None."""
+        ...
+
+    @property
+    def straight(self) -> StraightLog | None:
+        """The log, where it can be written to without the engine; else None."""
         ...
 
     def reader(self) -> LogReader:

@@ -110,7 +110,7 @@ async def settle(claim: Claim, fact: EffectFact, decided: str) -> None:
         close(claim, decided)
         return
     try:
-        await session.publish_effect(fact, claim.history)
+        await session.publish_effect(fact, claim.history, tried=claim.tried)
     except (StoreError, RecordTooLargeError) as error:
         session.returned(fact.op_id)
         raise unpublished(claim, decided, claim.value) from error

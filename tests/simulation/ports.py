@@ -200,6 +200,7 @@ class SimulatedStore:
     def __init__(self, world: World, process: Process) -> None:
         self.url = "simulated:"
         self.at_once = None
+        self.straight = None
         self.log = SimulatedLog(world, process)
         self.projection = SimulatedProjection(world, process)
         self._world = world
