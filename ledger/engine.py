@@ -35,6 +35,7 @@ from .history import History, PositionedFact, Record, merge
 from .operations import Operation
 from .ports import DocumentKey, Store, Terms
 from .positions import Partition, Position, Topic
+from .previews import Previews
 from .view import View
 
 T = TypeVar("T")
@@ -142,6 +143,7 @@ class Engine:
     terms: Terms = field(default_factory=Terms)
     states: StateReader = nothing_read
     view: View = field(init=False)
+    previews: Previews = field(default_factory=Previews)
     _beating: set[str] = field(default_factory=set)
     _beater: asyncio.Task[None] | None = None
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO, TypeVar
+from typing import Any, Self, TextIO, TypedDict, TypeVar
 
 from . import transfer, verification
 from .branch_faces import AsyncBranchCalls, BranchCalls
@@ -99,6 +99,15 @@ class _Base:
             return function
 
         return register
+
+
+class _Asked(TypedDict):
+    """What the guard is asked about, but for whose it is."""
+
+    checkpoint: str
+    policy: Policy
+    branch_id: str
+    restored: str
 
 
 def _has_file(url: str) -> bool:
@@ -242,11 +251,15 @@ class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls
         restored: str = "",
     ) -> Verdict:
         """The same on the projection as it is; fences nobody and says what a replay would do."""
-        return self._call(
-            self._service.preview_rollback(
-                agent, checkpoint=checkpoint, policy=as_policy(policy), branch_id=branch, restored=restored
-            )
-        )
+        asked: _Asked = {
+            "checkpoint": checkpoint,
+            "policy": as_policy(policy),
+            "branch_id": branch,
+            "restored": restored,
+        }
+        if (soon := self._service.preview_rollback_here(agent, **asked)) is not None:
+            return soon
+        return self._call(self._service.preview_rollback(agent, **asked))
 
     # -- the whole ledger --------------------------------------------------------------
 
@@ -427,11 +440,15 @@ class AsyncLedger(
         restored: str = "",
     ) -> Verdict:
         """See `Ledger.preview_rollback`."""
-        return await self._call(
-            self._service.preview_rollback(
-                agent, checkpoint=checkpoint, policy=as_policy(policy), branch_id=branch, restored=restored
-            )
-        )
+        asked: _Asked = {
+            "checkpoint": checkpoint,
+            "policy": as_policy(policy),
+            "branch_id": branch,
+            "restored": restored,
+        }
+        if (soon := self._service.preview_rollback_here(agent, **asked)) is not None:
+            return soon
+        return await self._call(self._service.preview_rollback(agent, **asked))
 
     async def in_doubt(self, agent: str | None = None) -> list[OpenOperation]:
         """See `Ledger.in_doubt`."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from . import log_keys
+from . import basis, log_keys
 from . import projection as docs
 from .contexts import Checkpoint, Compaction, Context, fold_context
 from .errors import NotFoundError, StaleProjectionError
@@ -179,7 +179,9 @@ class View:
         gathered.keys.update(dict.fromkeys(keys))
         answer: asyncio.Future[Snapshot] = loop.create_future()
         gathered.answers.append(answer)
-        return await answer
+        snapshot = await answer
+        basis.read(partition, snapshot.header)
+        return snapshot
 
     async def _read(self, partition: Partition, gathered: _Gathered) -> None:
         """Read what was asked for until this task began: in the turn of the loop before."""
@@ -205,7 +207,7 @@ class View:
         """A whole collection, if the partition may be believed."""
         since = self.seen(partition)
         snapshot = await self._store.projection.scan(partition, collection)
-        self.trusted(partition, snapshot.header, since)
+        basis.read(partition, self.trusted(partition, snapshot.header, since))
         return snapshot
 
     async def page(
@@ -214,7 +216,7 @@ class View:
         """A page of a large collection and the cursor of the next one, if the partition may be believed."""
         since = self.seen(partition)
         snapshot, following = await self._store.projection.page(partition, collection, cursor=cursor, count=count)
-        self.trusted(partition, snapshot.header, since)
+        basis.read(partition, self.trusted(partition, snapshot.header, since))
         return snapshot, following
 
     # -- operations --------------------------------------------------------------------

@@ -1,0 +1,81 @@
+"""Dry runs of the guard, each remembered until a partition that it was read from has moved.
+
+An agent's harness asks before each step that it might have to take back, as a rule without anything having happened
+since. Then the headers alone are read, with every check of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from .basis import Basis
+from .errors import FencepostError
+from .ports import AtOnce, Header
+from .positions import Partition
+from .recent import Recent
+from .verdicts import Policy, Verdict
+from .view import View, age_s
+
+_REMEMBERED = 32
+
+
+class Asked(NamedTuple):
+    """What a dry run is asked about."""
+
+    agent_id: str
+    checkpoint_id: str
+    policy: Policy
+    branch_id: str
+    restored: str
+
+
+class _Known(NamedTuple):
+    verdict: Verdict
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class Previews:
+    """The verdicts of dry runs that were made last."""
+
+    _known: Recent[Asked, _Known] = field(default_factory=lambda: Recent(_REMEMBERED))
+
+    def remember(self, asked: Asked, verdict: Verdict, read_from: Basis) -> None:
+        """A verdict. One whose plan depends on what states outside the ledger are now holds for no longer than that."""
+        if verdict.plan is None and not read_from.moved:
+            self._known.put(asked, _Known(verdict, read_from))
+
+    async def again(self, view: View, asked: Asked) -> Verdict | None:
+        """The verdict, if nothing that it was read from has moved. Raises StaleProjectionError, StoreUnavailableError."""
+        known = self._known.get(asked)
+        if known is None:
+            return None
+        partitions = list(known.basis.states)
+        snapshots = await asyncio.gather(*(view.read(partition, ()) for partition in partitions))
+        return _still(known, view, asked, {p: s.header for p, s in zip(partitions, snapshots, strict=True)})
+
+    def again_here(self, view: View, asked: Asked, way: AtOnce) -> Verdict | None:
+        """The same in this thread, at once; None as well where it would have to wait, or to complain."""
+        known = self._known.get(asked)
+        if known is None:
+            return None
+        headers: dict[Partition, Header] = {}
+        try:
+            for partition in known.basis.states:
+                since = view.seen(partition)
+                snapshot = way.look(partition, ())
+                if snapshot is None:
+                    return None
+                headers[partition] = view.trusted(partition, snapshot.header, since)
+        except FencepostError:  # the long way meets it again, and says so
+            return None
+        return _still(known, view, asked, headers)
+
+
+def _still(known: _Known, view: View, asked: Asked, headers: dict[Partition, Header]) -> Verdict | None:
+    if not all(known.basis.holds(partition, header) for partition, header in headers.items()):
+        return None
+    age = age_s(headers[view.agents_partition(asked.agent_id)])
+    return replace(known.verdict, age_s=age, outlook=dict(known.verdict.outlook))
