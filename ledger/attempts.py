@@ -316,8 +316,7 @@ async def _publish_and_confirm(
     session: SessionState, call: Call, view: OperationView, intent: EffectFact, expires: float
 ) -> Claim | None:
     engine = session.engine
-    data = session.encoded(intent)
-    offset = await session.publish_effect(intent, view.facts, encoded=data)
+    offset = await session.publish_effect(intent, view.facts)
     written(session, call, intent)
     found: list[tuple[Operation, History]] = []
 
@@ -327,7 +326,7 @@ async def _publish_and_confirm(
         return intent.attempt_id in operation.attempts or losers.is_summarised(operation, intent) or None
 
     at = None if offset is None else Position(view.header.generation, offset)
-    if (mine := await engine.undisturbed(intent, view.facts, at, deadline=expires, encoded=data)) is not None:
+    if (mine := await engine.undisturbed(intent, view.facts, at, deadline=expires)) is not None:
         found.append((fold_operation(call.op_id, mine), mine))
     elif await engine.wait_until(view.partition, seen, deadline=expires, beyond=offset) is None:
         raise _late(call)

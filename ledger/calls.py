@@ -146,12 +146,13 @@ class EffectOptions:
         marks = dict.fromkeys(self.secret, MARK)  # also of what is neither: whoever comes later must know of it
         shown, content = {**marks, **self._shown(identity), **self._shown(content)}, self._shown(content)
         identity = {n: self._told_apart(n, v) if n in self.secret else v for n, v in identity.items()}
-        identified = canonical(identity, field="identity")
         if key is not None:
             key = secrets.require_absent("key", check_id("key", key, limit=250))
             op_id = keyed_op_id(tool=self.tool, key=key, occurrence=occurrence)
+            identified = canonical(identity, field="identity")
         else:
             scope = secrets.require_absent("scope", check_id("scope", scope, limit=250))
+            identified = canonical(identity, field="identity")
             op_id = identified_op_id(scope=scope, tool=self.tool, identified=identified, occurrence=occurrence)
         content_digest = digest(canonical(content, field="content")) if content else _NO_CONTENT
         arguments = canonical(shown) if content or self.secret else identified

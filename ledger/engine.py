@@ -36,6 +36,7 @@ from .operations import Operation
 from .ports import DocumentKey, Store, Terms
 from .positions import Partition, Position, Topic
 from .previews import Previews
+from .recent import Recent
 from .view import View
 
 T = TypeVar("T")
@@ -46,6 +47,7 @@ LOOK_AGAIN_S = 0.1
 """Pause before a projection that may not be believed, or a store that is away, is asked again."""
 LOOK_AT_LEAST_S = 1.0
 """How often something that is waited for is looked at although nothing was heard of it."""
+_ENCODED = 128
 BEAT_S = 2.0
 """How often a living session says that it lives."""
 SILENT_S = 15.0
@@ -144,6 +146,7 @@ class Engine:
     states: StateReader = nothing_read
     view: View = field(init=False)
     previews: Previews = field(default_factory=Previews)
+    _encoded: Recent[str, tuple[EffectFact, bytes]] = field(default_factory=lambda: Recent(_ENCODED))
     _beating: set[str] = field(default_factory=set)
     _beater: asyncio.Task[None] | None = None
 
@@ -232,17 +235,23 @@ class Engine:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 2.0)
 
-    async def publish_effect(
-        self, fact: EffectFact, known: History, *, encoded: bytes | None = None, tried: Tried | None = None
-    ) -> int | None:
+    async def publish_effect(self, fact: EffectFact, known: History, *, tried: Tried | None = None) -> int | None:
         """Publish an operation's fact on top of the history that is known.
 
         Args:
-            encoded: the fact's bytes, where they are at hand.
             tried: of the same fact, before.
         """
-        record = Record(fact.op_id, known, encoded or encode_effect(fact), fact.session_id)
-        return await self.publish(self.view.effects_partition(fact.op_id), record, tried=tried)
+        record = Record(fact.op_id, known, self.encoded(fact), fact.session_id)
+        partition = self.view.effects_partition(fact.op_id)
+        return await (self.publish(partition, record, tried=tried) if tried else self.publish(partition, record))
+
+    def encoded(self, fact: EffectFact) -> bytes:
+        """A fact's bytes: they are wanted when it is published, and again when it is confirmed."""
+        known = self._encoded.get(fact.attempt_id)
+        if known is None or known[0] is not fact:
+            known = (fact, encode_effect(fact))
+            self._encoded.put(fact.attempt_id, known)
+        return known[1]
 
     async def publish_agent(self, key: str, fact: AgentFact, known: History = ()) -> int | None:
         """Publish an agent's fact under one of its keys."""
@@ -320,7 +329,6 @@ class Engine:
         at: Position | None,
         *,
         deadline: float,
-        encoded: bytes | None = None,
     ) -> History | None:
         """The operation's history with `fact`, if it is heard that the projection has this very one: nothing is to be read.
 
@@ -329,11 +337,10 @@ class Engine:
         Args:
             known: on top of which the fact was published.
             at: where it stands, if the log told it.
-            encoded: the fact's bytes, where they are at hand.
         """
         if at is None:
             return None
-        facts = merge(known, (PositionedFact(at, encoded or encode_effect(fact)),))
+        facts = merge(known, (PositionedFact(at, self.encoded(fact)),))
         partition, key = self.view.effects_partition(fact.op_id), DocumentKey(docs.OPS, fact.op_id)
         document = docs.write_history(fact.op_id, facts)
         return facts if await self._shows(partition, at.offset, key, document, deadline) else None

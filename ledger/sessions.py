@@ -21,7 +21,7 @@ from .errors import (
     OutcomeUnknownError,
     StoreError,
 )
-from .facts import AgentFact, AgentKind, Crossed, EffectClass, EffectFact, EffectKind, encode_effect
+from .facts import AgentFact, AgentKind, Crossed, EffectClass, EffectFact, EffectKind
 from .history import History
 from .identity import check_id
 from .positions import Position
@@ -222,26 +222,16 @@ class SessionState:
         again = functools.partial(self.engine.publish_agent, key, fact)
         return await self._accounted(fact.seq, again, again=fact.kind not in _GIVEN_UP)
 
-    def encoded(self, fact: EffectFact) -> bytes:
-        """A numbered fact's bytes; the number of one that has none is voided."""
-        try:
-            return encode_effect(fact)
-        except Exception:
-            self.sequence.void(fact.seq)
-            raise
-
-    async def publish_effect(
-        self, fact: EffectFact, known: History, *, encoded: bytes | None = None, tried: Tried | None = None
-    ) -> int | None:
+    async def publish_effect(self, fact: EffectFact, known: History, *, tried: Tried | None = None) -> int | None:
         """Publish a numbered fact of an operation. If it is not known whether it is written, its number means nothing.
 
         Without an outcome the operation stays open for everybody, so nothing is hidden by that.
 
         Args:
-            encoded: the fact's bytes, where they are at hand.
             tried: of the same fact, before.
         """
-        publish = functools.partial(self.engine.publish_effect, fact, known, encoded=encoded, tried=tried)
+        before = {"tried": tried} if tried else {}
+        publish = functools.partial(self.engine.publish_effect, fact, known, **before)
         return await self._accounted(fact.seq, publish, again=False)
 
     async def _accounted(self, seq: int, publish: Publishing, *, again: bool) -> int | None:

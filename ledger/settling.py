@@ -110,7 +110,8 @@ async def settle(claim: Claim, fact: EffectFact, decided: str) -> None:
         close(claim, decided)
         return
     try:
-        await session.publish_effect(fact, claim.history, tried=claim.tried)
+        before = {"tried": claim.tried} if claim.tried else {}
+        await session.publish_effect(fact, claim.history, **before)
     except (StoreError, RecordTooLargeError) as error:
         session.returned(fact.op_id)
         raise unpublished(claim, decided, claim.value) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from .attempts import Claim
-from .engine import Tried
+from .engine import Engine, Tried
 from .errors import FencepostError, OutcomeUnknownError
 from .facts import EffectFact, encode_effect
 from .history import Record
@@ -19,12 +19,12 @@ from .positions import Partition
 
 def settled_here(claim: Claim, fact: EffectFact) -> bool:
     """Whether an outcome is in the log, by this way; waits in this thread. If not, the long one has to publish it."""
-    log = claim.session.engine.store.straight
-    if log is None or claim.call.unconfirmed:
+    log = _log(claim)
+    if log is None:
         return False
     tried = claim.tried = Tried(claim.session.engine.publish_by())
     try:
-        log.publish_here(*_record(claim, fact), timeout_s=claim.session.engine.limits.publish_s)
+        publish_here(claim.session.engine, log, *_record(claim, fact))
     except FencepostError as error:
         return _missed(tried, error)
     return True
@@ -32,18 +32,33 @@ def settled_here(claim: Claim, fact: EffectFact) -> bool:
 
 async def settled(claim: Claim, fact: EffectFact) -> bool:
     """The same, awaited."""
-    log: StraightLog | None = claim.session.engine.store.straight
-    if log is None or claim.call.unconfirmed:
+    log = _log(claim)
+    if log is None:
         return False
     tried = claim.tried = Tried(claim.session.engine.publish_by())
     try:
-        async with asyncio.timeout(claim.session.engine.limits.publish_s):
-            await log.publish(*_record(claim, fact))
+        await publish(claim.session.engine, log, *_record(claim, fact))
     except TimeoutError:
         return False
     except FencepostError as error:
         return _missed(tried, error)
     return True
+
+
+def publish_here(engine: Engine, log: StraightLog, partition: Partition, record: Record) -> int | None:
+    """Append a record; waits in this thread, `publish_s` at most."""
+    return log.publish_here(partition, record, timeout_s=engine.limits.publish_s)
+
+
+async def publish(engine: Engine, log: StraightLog, partition: Partition, record: Record) -> int | None:
+    """The same, awaited. Raises TimeoutError."""
+    async with asyncio.timeout(engine.limits.publish_s):
+        return await log.publish(partition, record)
+
+
+def _log(claim: Claim) -> StraightLog | None:
+    """None for a call that is not confirmed: its outcome is not waited for."""
+    return None if claim.call.unconfirmed else claim.session.engine.store.straight
 
 
 def _missed(tried: Tried, error: FencepostError) -> bool:

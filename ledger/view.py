@@ -18,10 +18,10 @@ from . import projection as docs
 from .contexts import Checkpoint, Compaction, Context, fold_context
 from .errors import NotFoundError, StaleProjectionError
 from .facts import AgentFact, AgentKind, decode_agent
+from .folds import Folds, facts_of
 from .guard import SeenOperation
 from .history import History, PositionedFact
 from .lineage import Agent, Session, fold_agent
-from .operation_fold import fold_operation
 from .operations import Operation, Status
 from .ports import DocumentKey, Header, Snapshot, Store
 from .positions import Partition, Position, Topic
@@ -113,6 +113,7 @@ class View:
         self._last: dict[Partition, int] = {}
         self._raising = threading.Lock()
         self._gathering: dict[Partition, _Gathered] = {}
+        self._folds = Folds()
 
     # -- places ------------------------------------------------------------------------
 
@@ -229,8 +230,7 @@ class View:
         """An operation by its facts alone, and those facts (one read)."""
         key = DocumentKey(docs.OPS, op_id)
         snapshot = await self.read(self.effects_partition(op_id), [key])
-        facts = docs.read_history(snapshot.documents.get(key))
-        return fold_operation(op_id, facts), facts
+        return self._folds.operation(op_id, snapshot.documents.get(key))
 
     async def operations(self, partition: Partition, op_ids: Sequence[str]) -> list[OperationView]:
         """Operations of one partition, each with whether its owner is fenced."""
@@ -239,9 +239,8 @@ class View:
         snapshot = await self.read(partition, [*keys, *marks])
         found = []
         for op_id, key, mark in zip(op_ids, keys, marks, strict=True):
-            facts = docs.read_history(snapshot.documents.get(key))
-            unsafe = _problem(snapshot.documents.get(mark))
-            found.append((fold_operation(op_id, facts), facts, unsafe))
+            operation, facts = self._folds.operation(op_id, snapshot.documents.get(key))
+            found.append((operation, facts, _problem(snapshot.documents.get(mark))))
         ended = await self._fenced_owners(partition, [op for op, _, _ in found])
         return [
             OperationView(SeenOperation(op, unsafe, op.op_id in ended), facts, snapshot.header, partition)
@@ -302,13 +301,14 @@ class View:
             self.scan(partition, docs.agent_documents("checkpoint", agent_id)),
             self.scan(partition, docs.UNSAFE),
         )
-        agent = fold_agent(agent_id, _agent_facts_of(structure))
+        agent, context, facts = self._folds.agent(agent_id, structure.documents, marks.documents)
         bad = [key.key for key in unsafe.documents if log_keys.agent_of(key.key) in _families(agent_id)]
         bad = await self.not_released(partition, bad)
         if bad and not agent.unsafe:
+            agent = fold_agent(agent_id, facts_of(structure.documents))  # not that of others, which is shared
             agent.unsafe = f"records that were set aside under {', '.join(sorted(bad)[:3])}"
-        facts = tuple(_agent_facts_of(marks))
-        return AgentView(agent, fold_context(agent, facts), facts, structure.header)
+            context = fold_context(agent, facts)
+        return AgentView(agent, context, facts, structure.header)
 
     async def not_released(self, partition: Partition, unsafe: Iterable[str]) -> list[str]:
         """Of unsafe keys those about which no operator has given his word, record by record.
@@ -397,7 +397,7 @@ class View:
 
     async def _agent_facts(self, agent_id: str, family: str) -> list[AgentFact]:
         snapshot = await self.scan(self.agents_partition(agent_id), docs.agent_documents(family, agent_id))
-        return [decode_agent(fact) for _, fact in _agent_facts_of(snapshot)]
+        return [decode_agent(fact) for _, fact in facts_of(snapshot.documents)]
 
     async def seqs(self, session: Session) -> set[int]:
         """The sequence numbers that the projection has seen of a session."""
@@ -441,12 +441,6 @@ def _families(agent_id: str) -> set[tuple[str, str]]:
 def _all_facts(snapshot: Snapshot) -> Iterable[PositionedFact]:
     for data in snapshot.documents.values():
         yield from docs.read_history(data)
-
-
-def _agent_facts_of(snapshot: Snapshot) -> Iterable[PositionedFact]:
-    """All facts but the marks of records that were set aside: what stands against the agent is said by its notes."""
-    for key, data in snapshot.documents.items():
-        yield from without_marks(key.key, Topic.AGENTS, docs.read_history(data))[0]
 
 
 def _problem(note: bytes | None) -> str:

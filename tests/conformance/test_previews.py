@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fencepost.ledger import AgentSession, Verdict
+    from fencepost.ledger.engine import Engine
+    from fencepost.ledger.previews import Asked
 
 
 def do(session: AgentSession, key: str, kind: EffectClass = EffectClass.IRREVERSIBLE) -> None:
@@ -59,10 +61,10 @@ def test_it_is_read_again_only_if_something_moved(
     world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same question again reads headers; another question, and any record that was applied since, read everything."""
-    made: list[rollbacks.Asked] = []
+    made: list[Asked] = []
     real = rollbacks._preview
 
-    async def noted(engine: rollbacks.Engine, asked: rollbacks.Asked) -> Verdict:
+    async def noted(engine: Engine, asked: Asked) -> Verdict:
         made.append(asked)
         return await real(engine, asked)
 
@@ -87,7 +89,7 @@ def test_it_is_read_again_only_if_something_moved(
         assert len(made) >= 3
 
 
-def _quiet(made: list[rollbacks.Asked], world: World) -> bool:
+def _quiet(made: list[Asked], world: World) -> bool:
     """Whether nothing that was written before is still being applied."""
     made.clear()
     world.ledger.preview_rollback(world.agent, checkpoint="c")

@@ -56,7 +56,23 @@ class FaultyLog:
             return offset
 
         log.publish = publish
+        self._make_the_straight_way_fail(log)
         self._make_the_short_way_fail(ledger._engine.store.at_once)
+
+    def _make_the_straight_way_fail(self, log: Any) -> None:
+        """The same errors where a log is written to from the caller's thread."""
+        original = getattr(log, "publish_here", None)
+
+        def publish_here(partition: Partition, record: Record, **options: Any) -> int | None:
+            kind = decode_effect(record.fact).kind.value if record.fact else ""
+            error, written = self.failing.get(kind, (None, True))
+            offset: int | None = original(partition, record, **options) if original and written else None
+            if error is not None:
+                raise error
+            return offset
+
+        if original is not None:
+            log.publish_here = publish_here
 
     def _make_the_short_way_fail(self, way: Any) -> None:
         """Where a store has one: the same errors, before the transaction is committed or after it."""
