@@ -52,10 +52,10 @@ class RedisProjection:
         call, order = scripts.read(self._keys(partition), keys)
         return scripts.read_snapshot(await self._run(call), order)
 
-    async def scan(self, partition: Partition, collection: str) -> Snapshot:
+    async def scan(self, partition: Partition, *collections: str) -> Snapshot:
         """See `Projection`."""
-        reply = await self._run(scripts.scan(self._keys(partition), collection))
-        return scripts.scan_snapshot(reply, collection)
+        reply = await self._run(scripts.scan(self._keys(partition), collections))
+        return scripts.scan_snapshot(reply, collections)
 
     async def page(
         self, partition: Partition, collection: str, *, cursor: str = "", count: int = 500

@@ -112,8 +112,8 @@ class Projection(Protocol):
         """The documents under `keys` that exist. Raises StoreUnavailableError."""
         ...
 
-    async def scan(self, partition: Partition, collection: str) -> Snapshot:
-        """A whole (small, for instance one agent's) collection, atomically."""
+    async def scan(self, partition: Partition, *collections: str) -> Snapshot:
+        """Whole (small, for instance one agent's) collections, all from one moment."""
         ...
 
     async def page(

@@ -49,7 +49,7 @@ class Previews:
 
     async def again(self, view: View, asked: Asked) -> Verdict | None:
         """The verdict, if nothing that it was read from has moved. Raises StaleProjectionError, StoreUnavailableError."""
-        known = self._known.get(asked)
+        known = self._found(asked)
         if known is None:
             return None
         partitions = list(known.basis.states)
@@ -58,7 +58,7 @@ class Previews:
 
     def again_here(self, view: View, asked: Asked, way: AtOnce) -> Verdict | None:
         """The same in this thread, at once; None as well where it would have to wait, or to complain."""
-        known = self._known.get(asked)
+        known = self._found(asked)
         if known is None:
             return None
         headers: dict[Partition, Header] = {}
@@ -72,6 +72,12 @@ class Previews:
         except FencepostError:  # the long way meets it again, and says so
             return None
         return _still(known, view, asked, headers)
+
+    def _found(self, asked: Asked) -> _Known | None:
+        try:
+            return self._known.get(asked)
+        except TypeError:  # something that is no text: whoever looks into it says so
+            return None
 
 
 def _still(known: _Known, view: View, asked: Asked, headers: dict[Partition, Header]) -> Verdict | None:

@@ -377,10 +377,7 @@ class Service:
         self, agent_id: str, *, checkpoint: str, policy: Policy, branch_id: str, restored: str
     ) -> Verdict | None:
         """The same at once, in this thread, where it was asked before and nothing has moved; else None."""
-        try:
-            return rollbacks.preview_here(self.engine, Asked(agent_id, checkpoint, policy, branch_id, restored))
-        except TypeError:  # something that is no text: the long way says so
-            return None
+        return rollbacks.preview_here(self.engine, Asked(agent_id, checkpoint, policy, branch_id, restored))
 
     # -- in doubt ----------------------------------------------------------------------
 

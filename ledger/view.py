@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from . import basis, log_keys
 from . import projection as docs
@@ -28,6 +28,8 @@ from .positions import Partition, Position, Topic
 from .seq_bits import bits_of
 from .set_aside import is_given, read_note, without_marks, word_about
 from .watermarks import Point, low_water
+
+_Wanted = TypeVar("_Wanted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,11 @@ class ReportedFact(NamedTuple):
     word: AgentFact | None
 
 
-class _Gathered:
-    """Keys that are about to be read together."""
+class _Gathered(Generic[_Wanted]):
+    """What is about to be read together."""
 
     def __init__(self) -> None:
-        self.keys: dict[DocumentKey, None] = {}
+        self.wanted: dict[_Wanted, None] = {}
         self.answers: list[asyncio.Future[Snapshot]] = []
         self.reading: asyncio.Task[None]
 
@@ -100,6 +102,46 @@ class _Gathered:
                 answer.set_exception(error)
 
 
+class _Gathering(Generic[_Wanted]):
+    """What is asked of one partition in the same turn of the loop is read in one go.
+
+    Args:
+        read: believes what it reads, or raises.
+    """
+
+    def __init__(self, read: Callable[[Partition, Sequence[_Wanted]], Awaitable[Snapshot]]) -> None:
+        self._read = read
+        self._gathered: dict[Partition, _Gathered[_Wanted]] = {}
+
+    async def snapshot(self, partition: Partition, wanted: Iterable[_Wanted]) -> Snapshot:
+        """What is wanted, and perhaps what others want."""
+        loop = asyncio.get_running_loop()
+        gathered = self._gathered.get(partition)
+        if gathered is None:
+            gathered = self._gathered[partition] = _Gathered()
+            gathered.reading = loop.create_task(self._reading(partition, gathered))
+        gathered.wanted.update(dict.fromkeys(wanted))
+        answer: asyncio.Future[Snapshot] = loop.create_future()
+        gathered.answers.append(answer)
+        snapshot = await answer
+        basis.read(partition, snapshot.header)
+        return snapshot
+
+    async def _reading(self, partition: Partition, gathered: _Gathered[_Wanted]) -> None:
+        """Read what was asked for until this task began: in the turn of the loop before."""
+        del self._gathered[partition]
+        try:
+            snapshot = await self._read(partition, list(gathered.wanted))
+        except asyncio.CancelledError:
+            for answer in gathered.answers:
+                answer.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 (theirs to deal with)
+            gathered.tell(None, error)
+        else:
+            gathered.tell(snapshot)
+
+
 class View:
     """Reads a store's projection.
 
@@ -112,7 +154,8 @@ class View:
         self._max_age_s = max_age_s
         self._last: dict[Partition, int] = {}
         self._raising = threading.Lock()
-        self._gathering: dict[Partition, _Gathered] = {}
+        self._reading = _Gathering(self._read)
+        self._scanning = _Gathering(self._scan)
         self._folds = Folds()
 
     # -- places ------------------------------------------------------------------------
@@ -168,37 +211,14 @@ class View:
             self._last[partition] = max(applied_offset, self.seen(partition))
 
     async def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
-        """Documents of a partition, if it may be believed.
+        """Documents of a partition, and perhaps more of them, if it may be believed."""
+        return await self._reading.snapshot(partition, keys)
 
-        What is asked of one partition at the same time is read in one go.
-        """
-        loop = asyncio.get_running_loop()
-        gathered = self._gathering.get(partition)
-        if gathered is None:
-            gathered = self._gathering[partition] = _Gathered()
-            gathered.reading = loop.create_task(self._read(partition, gathered))
-        gathered.keys.update(dict.fromkeys(keys))
-        answer: asyncio.Future[Snapshot] = loop.create_future()
-        gathered.answers.append(answer)
-        snapshot = await answer
-        basis.read(partition, snapshot.header)
-        return snapshot
-
-    async def _read(self, partition: Partition, gathered: _Gathered) -> None:
-        """Read what was asked for until this task began: in the turn of the loop before."""
-        del self._gathering[partition]
+    async def _read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
         since = self.seen(partition)
-        try:
-            snapshot = await self._store.projection.read(partition, list(gathered.keys))
-            self.trusted(partition, snapshot.header, since)
-        except asyncio.CancelledError:
-            for answer in gathered.answers:
-                answer.cancel()
-            raise
-        except Exception as error:  # noqa: BLE001 (theirs to deal with)
-            gathered.tell(None, error)
-        else:
-            gathered.tell(snapshot)
+        snapshot = await self._store.projection.read(partition, keys)
+        self.trusted(partition, snapshot.header, since)
+        return snapshot
 
     def applied(self, partition: Partition) -> int:
         """The applied offset that was seen last; what is read later shows at least that."""
@@ -206,9 +226,14 @@ class View:
 
     async def scan(self, partition: Partition, collection: str) -> Snapshot:
         """A whole collection, if the partition may be believed."""
+        snapshot = await self._scanning.snapshot(partition, (collection,))
+        mine = {key: data for key, data in snapshot.documents.items() if key.collection == collection}
+        return Snapshot(snapshot.header, mine)
+
+    async def _scan(self, partition: Partition, collections: Sequence[str]) -> Snapshot:
         since = self.seen(partition)
-        snapshot = await self._store.projection.scan(partition, collection)
-        basis.read(partition, self.trusted(partition, snapshot.header, since))
+        snapshot = await self._store.projection.scan(partition, *collections)
+        self.trusted(partition, snapshot.header, since)
         return snapshot
 
     async def page(

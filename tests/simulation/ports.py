@@ -100,9 +100,10 @@ class SimulatedProjection:
         found = {key: data for key in keys if (data := documents.get(key.collection, {}).get(key.key)) is not None}
         return await self._answered(partition, found)
 
-    async def scan(self, partition: Partition, collection: str) -> Snapshot:
+    async def scan(self, partition: Partition, *collections: str) -> Snapshot:
         await self._asked()
-        return await self._answered(partition, self._collection(partition, collection))
+        found = [self._collection(partition, collection) for collection in collections]
+        return await self._answered(partition, {key: data for one in found for key, data in one.items()})
 
     async def page(
         self, partition: Partition, collection: str, *, cursor: str = "", count: int = 500
