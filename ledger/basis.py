@@ -42,17 +42,18 @@ class Basis:
     """The states that were read while it was watched.
 
     Attributes:
-        moved: whether one partition was read in two states: what was read is of no single moment.
+        fleeting: whether it holds for no longer than it was read: one partition was read in two states, or something
+            outside the ledger was looked at as well.
     """
 
     def __init__(self) -> None:
         self.states: dict[Partition, State] = {}
-        self.moved = False
+        self.fleeting = False
 
     def note(self, partition: Partition, header: Header) -> None:
         """A header that something was read with."""
         state = State.of(header)
-        self.moved = self.moved or self.states.setdefault(partition, state) != state
+        self.fleeting = self.fleeting or self.states.setdefault(partition, state) != state
 
     def holds(self, partition: Partition, header: Header) -> bool:
         """Whether this partition is in the state that it was read in."""
@@ -77,3 +78,9 @@ def read(partition: Partition, header: Header) -> None:
     """Say that something was read with this header."""
     if (basis := _watched.get()) is not None:
         basis.note(partition, header)
+
+
+def looked_outside() -> None:
+    """Say that something was looked at which no header tells of."""
+    if (basis := _watched.get()) is not None:
+        basis.fleeting = True

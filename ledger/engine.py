@@ -47,7 +47,7 @@ LOOK_AGAIN_S = 0.1
 """Pause before a projection that may not be believed, or a store that is away, is asked again."""
 LOOK_AT_LEAST_S = 1.0
 """How often something that is waited for is looked at although nothing was heard of it."""
-_ENCODED = 128
+_ENCODED, _ENCODED_BYTES = 128, 16_384
 BEAT_S = 2.0
 """How often a living session says that it lives."""
 SILENT_S = 15.0
@@ -250,7 +250,8 @@ class Engine:
         known = self._encoded.get(fact.attempt_id)
         if known is None or known[0] is not fact:
             known = (fact, encode_effect(fact))
-            self._encoded.put(fact.attempt_id, known)
+            if len(known[1]) <= _ENCODED_BYTES:
+                self._encoded.put(fact.attempt_id, known)
         return known[1]
 
     async def publish_agent(self, key: str, fact: AgentFact, known: History = ()) -> int | None:

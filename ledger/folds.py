@@ -16,11 +16,9 @@ from .positions import Topic
 from .recent import Recent
 from .set_aside import without_marks
 
-_OPERATIONS = 1024
-_LARGEST_BYTES = 8192
-"""Larger documents are folded anew each time: a cache of them would have no bound worth the name."""
-_AGENTS = 64
-_LARGEST_DOCUMENTS = 200
+_OPERATIONS, _OPERATION_BYTES = 512, 8_192
+_AGENTS, _AGENT_BYTES = 64, 65_536
+"""What is larger is folded anew each time: a cache of it would have no bound worth the name."""
 
 Documents = Mapping[DocumentKey, bytes]
 
@@ -42,7 +40,7 @@ class Folds:
 
     def operation(self, op_id: str, document: bytes | None) -> tuple[Operation, History]:
         """The operation that a document describes, and its facts; one without any is FREE."""
-        if document is None or len(document) > _LARGEST_BYTES:
+        if document is None or len(document) > _OPERATION_BYTES:
             return _operation(op_id, document)
         found = self._operations.get(document)
         if found is None or found[0].op_id != op_id:
@@ -57,7 +55,7 @@ class Folds:
             agent = fold_agent(agent_id, facts_of(structure))
             facts = tuple(facts_of(marks))
             known = _Agent(structure, marks, agent, fold_context(agent, facts), facts)
-            if len(structure) + len(marks) <= _LARGEST_DOCUMENTS:
+            if sum(map(len, (*structure.values(), *marks.values()))) <= _AGENT_BYTES:
                 self._agents.put(agent_id, known)
         return known.agent, known.context, known.facts
 

@@ -19,6 +19,10 @@ from .verdicts import Policy, Verdict
 from .view import View, age_s
 
 _REMEMBERED = 32
+_LONGEST_CHARS = 16_384
+"""Of a restored state in a question that is remembered."""
+_MOST_EFFECTS = 500
+"""In a verdict that is remembered."""
 
 
 class Asked(NamedTuple):
@@ -43,8 +47,9 @@ class Previews:
     _known: Recent[Asked, _Known] = field(default_factory=lambda: Recent(_REMEMBERED))
 
     def remember(self, asked: Asked, verdict: Verdict, read_from: Basis) -> None:
-        """A verdict. One whose plan depends on what states outside the ledger are now holds for no longer than that."""
-        if verdict.plan is None and not read_from.moved:
+        """A verdict, for as long as what it was read from stays as it is."""
+        small = len(asked.restored) <= _LONGEST_CHARS and len(verdict.outlook) + len(verdict.crossed) <= _MOST_EFFECTS
+        if small and not read_from.fleeting:
             self._known.put(asked, _Known(verdict, read_from))
 
     async def again(self, view: View, asked: Asked) -> Verdict | None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from . import log_keys
 from . import projection as docs
-from .basis import watched
+from .basis import looked_outside, watched
 from .engine import Engine
 from .errors import (
     FencepostError,
@@ -187,6 +187,7 @@ async def _judged(engine: Engine, evidence: Evidence, policy: Policy) -> Verdict
     if verdict.plan is None:
         return verdict
     wanted = {step.op_id for step in verdict.plan.steps}
+    looked_outside()
     hashes = await engine.states([s.operation for s in evidence.operations if s.operation.op_id in wanted])
     return decide(replace(evidence, state_hashes=hashes), policy)
 

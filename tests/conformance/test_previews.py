@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from conformance.refunding import Refunds
 from conformance.waiting import until
 from conformance.worlds import World
 
@@ -87,6 +88,20 @@ def test_it_is_read_again_only_if_something_moved(
         do(session, world.key("after"))
         assert world.preview("c").kind is VerdictKind.REFUSE
         assert len(made) >= 3
+
+
+def test_what_depends_on_a_state_elsewhere_is_looked_at_each_time(
+    refunds: Refunds, world: World, ledger: Ledger
+) -> None:
+    """Whether an effect can be undone depends on a state that nobody tells the ledger of: changed, and changed back."""
+    refunds.register()
+    refunds.done("a")
+    assert world.preview("c").kind is VerdictKind.COMPENSATE_FIRST
+    refunds.account.move(100, "somebody")
+    for _ in range(2):
+        assert ledger.preview_rollback(world.agent, checkpoint="c").kind is VerdictKind.REFUSE
+    refunds.account.move(-100, "somebody")
+    assert ledger.preview_rollback(world.agent, checkpoint="c").kind is VerdictKind.COMPENSATE_FIRST
 
 
 def _quiet(made: list[Asked], world: World) -> bool:
