@@ -58,8 +58,8 @@ class Previews:
         if known is None:
             return None
         partitions = list(known.basis.states)
-        snapshots = await asyncio.gather(*(view.read(partition, ()) for partition in partitions))
-        return _still(known, view, asked, {p: s.header for p, s in zip(partitions, snapshots, strict=True)})
+        headers = await asyncio.gather(*map(view.header, partitions))
+        return _still(known, view, asked, dict(zip(partitions, headers, strict=True)))
 
     def again_here(self, view: View, asked: Asked, way: AtOnce) -> Verdict | None:
         """The same in this thread, at once; None as well where it would have to wait, or to complain."""

@@ -220,6 +220,10 @@ class View:
         self.trusted(partition, snapshot.header, since)
         return snapshot
 
+    async def header(self, partition: Partition) -> Header:
+        """The header alone, if it may be believed."""
+        return (await self._read(partition, ())).header
+
     def applied(self, partition: Partition) -> int:
         """The applied offset that was seen last; what is read later shows at least that."""
         return self.seen(partition)
