@@ -50,12 +50,12 @@ class RedisProjection:
     async def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
         """See `Projection`."""
         call, order = scripts.read(self._keys(partition), keys)
-        return scripts.read_snapshot(await self._run(call), order)
+        return self._seen(partition, scripts.read_snapshot(await self._run(call), order))
 
-    async def scan(self, partition: Partition, collection: str) -> Snapshot:
+    async def scan(self, partition: Partition, *collections: str) -> Snapshot:
         """See `Projection`."""
-        reply = await self._run(scripts.scan(self._keys(partition), collection))
-        return scripts.scan_snapshot(reply, collection)
+        reply = await self._run(scripts.scan(self._keys(partition), collections))
+        return self._seen(partition, scripts.scan_snapshot(reply, collections))
 
     async def page(
         self, partition: Partition, collection: str, *, cursor: str = "", count: int = 500
@@ -108,6 +108,12 @@ class RedisProjection:
         await self._check()
         with translated(self._url):
             return await self._calls.run(call)
+
+    def _seen(self, partition: Partition, snapshot: Snapshot) -> Snapshot:
+        """The snapshot, of which whoever waits for the partition hears."""
+        if (watch := self._watches.get(partition)) is not None:
+            watch.saw(snapshot.header)
+        return snapshot
 
     async def _header(self, partition: Partition) -> Header:
         return (await self.read(partition, ())).header

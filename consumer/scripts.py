@@ -185,14 +185,18 @@ def read_snapshot(reply: Reply, order: Sequence[DocumentKey]) -> Snapshot:
     return _snapshot(reply, found)
 
 
-def scan(keys: PartitionKeys, collection: str) -> Call:
-    """Read a whole collection."""
-    return Call(script("scan"), (keys.header, keys.counts, keys.collection(collection)), (collection,))
+def scan(keys: PartitionKeys, collections: Sequence[str]) -> Call:
+    """Read whole collections."""
+    hashes = (keys.collection(collection) for collection in collections)
+    return Call(script("scan"), (keys.header, keys.counts, *hashes), collections)
 
 
-def scan_snapshot(reply: Reply, collection: str) -> Snapshot:
+def scan_snapshot(reply: Reply, collections: Sequence[str]) -> Snapshot:
     """The snapshot in a reply to `scan`."""
-    return _snapshot(reply, _documents(collection, reply[2]))
+    found: dict[DocumentKey, bytes] = {}
+    for collection, words in zip(collections, reply[2:], strict=True):
+        found |= _documents(collection, words)
+    return _snapshot(reply, found)
 
 
 def page(keys: PartitionKeys, collection: str, *, cursor: str, count: int) -> Call:

@@ -5,7 +5,7 @@ Each look reads the header once for everybody who waits:
     2. read the header, answer those whose wait is over
     3. sleep until something else than an advance is announced, a second at most
 An advance of the projection that was read is an answer by itself, until the next look is due: who waits
-reads what he waits for, with its own header, anyway. A notice can be lost; then the next look finds it.
+reads what he waits for, with its own header, anyway. A header that somebody reads meanwhile is a look too. A notice can be lost; then the next look finds it.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Watch:
         self._signal = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._incarnation = ""
+        self._hears = False
         self._known: Header | None = None
         self._known_at = 0.0
         self._noticed: tuple[str, int] | None = None
@@ -100,7 +101,7 @@ class Watch:
         due = any(applied_offset > waiter.beyond for waiter in self._waiters)
         known = self._believed()
         if known is not None and known.incarnation == incarnation:
-            self._known = replace(known, applied_offset=applied_offset)
+            self._known = replace(known, applied_offset=max(applied_offset, known.applied_offset))
             if due:
                 self._answer(self._known)
         elif due or incarnation != self._incarnation:
@@ -112,8 +113,20 @@ class Watch:
         while len(self._fingerprints) > _REMEMBERED:
             del self._fingerprints[next(iter(self._fingerprints))]
 
+    def saw(self, header: Header) -> None:
+        """Somebody has just read this header: as good as a look, while notices arrive without a break."""
+        noticed = self._noticed or (header.incarnation, 0)
+        if not self._hears or not header.opened or header.halted:
+            return
+        if header.incarnation == self._incarnation == noticed[0]:
+            known = self._known.applied_offset if self._known is not None else 0
+            applied_offset = max(header.applied_offset, noticed[1], known)
+            self._known, self._known_at = replace(header, applied_offset=applied_offset), time.monotonic()
+            self._answer(self._known)
+
     def look(self) -> None:
         """Notices may have been lost: look at the next opportunity."""
+        self._hears = False
         self._known = None
         self._fingerprints.clear()
         self._signal.set()
@@ -131,6 +144,7 @@ class Watch:
             try:
                 if self._believed() is None:
                     await self._subscribe()
+                    self._hears = True
                     self._noticed = None
                     self._take(await self._read())
             except StoreUnavailableError:

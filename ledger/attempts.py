@@ -23,6 +23,7 @@ from typing import Any
 from . import adoption, divergence, losers
 from .attempt_facts import intent, outcome
 from .calls import Call
+from .engine import Tried
 from .errors import (
     FencedError,
     FencepostError,
@@ -65,6 +66,7 @@ class Claim:
         operation: the operation as it was read.
         manifest: how the effect is undone, as far as that was known before it.
         wants_path: nothing was claimed: read the state, and begin anew with `call.undo` for this round.
+        tried: of its outcome, if that was published already and is not known to be written.
     """
 
     session: SessionState
@@ -80,6 +82,7 @@ class Claim:
     value: Any = field(default=None)
     manifest: Manifest | None = None
     wants_path: bool = False
+    tried: Tried | None = None
 
     @property
     def idempotency_key(self) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import json
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, get_type_hints
+from typing import Any
 
 from .errors import InvalidArgumentError
 from .facts import EffectClass
@@ -17,15 +14,17 @@ from .identity import (
     canonical,
     check_id,
     check_op_id,
-    derived_op_id,
     digest,
     filled,
+    identified_op_id,
     keyed_op_id,
     run_bound,
     template_names,
 )
 from .operations import skips_confirmation
+from .results import Results
 from .secret_values import HIDDEN, MARK, NO_SECRETS, Secrets, secrets_of, stretched
+from .signatures import INSTANCES, PlainParameters, flat, forms
 from .tool_words import EffectNotExecuted
 from .undo import BoundUndo, Undo, UndoPath, check_declared
 
@@ -150,10 +149,11 @@ class EffectOptions:
         if key is not None:
             key = secrets.require_absent("key", check_id("key", key, limit=250))
             op_id = keyed_op_id(tool=self.tool, key=key, occurrence=occurrence)
+            identified = canonical(identity, field="identity")
         else:
             scope = secrets.require_absent("scope", check_id("scope", scope, limit=250))
-            op_id = derived_op_id(scope=scope, tool=self.tool, identity=identity, occurrence=occurrence)
-        identified = canonical(identity, field="identity")
+            identified = canonical(identity, field="identity")
+            op_id = identified_op_id(scope=scope, tool=self.tool, identified=identified, occurrence=occurrence)
         content_digest = digest(canonical(content, field="content")) if content else _NO_CONTENT
         arguments = canonical(shown) if content or self.secret else identified
         return Call(
@@ -305,19 +305,19 @@ class Tool:
     @property
     def is_awaited(self) -> bool:
         """Whether calling the function gives a coroutine; a callable object counts by its `__call__`."""
-        return any(inspect.iscoroutinefunction(function) for function in _forms(self.function))
+        return any(inspect.iscoroutinefunction(function) for function in forms(self.function))
 
     def _require_runnable(self) -> None:
         """Refuse what would be recorded before it has run, or as another call."""
-        forms = _forms(self.function)
-        if any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in forms):
+        kinds = forms(self.function)
+        if any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in kinds):
             raise InvalidArgumentError(
                 f"function: {self.options.tool} is a generator; its effect happens after the call returned.",
                 next_step="Decorate a function that returns when the effect has happened.",
                 field="function",
             )
         first = next(iter(self._signature.parameters), "")
-        if first in _INSTANCES and self.identity is None and self.key is None:
+        if first in INSTANCES and self.identity is None and self.key is None:
             raise InvalidArgumentError(
                 f"identity: {self.options.tool} is a method; which object it belongs to must be said.",
                 next_step="Pass identity= or key= with what tells one object from another.",
@@ -326,9 +326,13 @@ class Tool:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, scope: str, occurrence: int) -> Call:
         """The call that these arguments name. Raises TypeError as the function itself would."""
+        first = type(occurrence) is int and occurrence == 1
+        plain = self._plainly.values(args, kwargs) if self._plainly and first else None
+        if plain is not None:
+            return self._plain_call(plain, scope)
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        values = _flat(bound)
+        values = flat(bound)
         supplied = values.pop(self.key_argument, None) if self.key_argument else None
         content = {name: values[name] for name in self.content if name in values}
         names = [n for n in values if n not in content] if self.identity is None else self.identity
@@ -353,6 +357,38 @@ class Tool:
             values=dict(values),
         )
 
+    @cached_property
+    def _plainly(self) -> PlainParameters | None:
+        """The parameters, if nothing of this tool's calls has to be looked into but their values; else None."""
+        options = self.options
+        more = (self.key, self.content, self.resource, self.cascades, self.key_argument, options.undo, options.secret)
+        found = PlainParameters.of(self._signature)
+        if any(more) or callable(self.scope) or found is None or found.names[:1] in {(name,) for name in INSTANCES}:
+            return None
+        names = found.names if self.identity is None else self.identity
+        unstable = set(run_bound(names)) - set(options.stable_ids)
+        recorded = options.kind is not EffectClass.READ or options.record
+        return None if (unstable and recorded) or not set(names) <= set(found.names) else found
+
+    def _plain_call(self, values: Mapping[str, Any], scope: str) -> Call:
+        """The call that these values name, where they are plain. It is the very one that `bind` makes in general."""
+        options = self.options
+        identity = values if self.identity is None else {name: values[name] for name in self.identity}
+        scope = check_id("scope", self.scope or scope, limit=250)
+        identified = canonical(identity, field="identity")
+        return Call(
+            op_id=check_op_id(identified_op_id(scope=scope, tool=options.tool, identified=identified)),
+            tool=options.tool,
+            effect_class=options.kind,
+            order_safe=options.order_safe,
+            identity_digest=digest(identified),
+            content_digest=_NO_CONTENT,
+            arguments=identified,
+            deadline_s=options.deadline_s,
+            wait_s=options.wait_s,
+            longest_run_s=-1.0 if options.longest_run_s is None else options.longest_run_s,
+        )
+
     def _scope(self, keywords: dict[str, Any]) -> str:
         return _text("scope", self.scope(**keywords)) if callable(self.scope) else self.scope
 
@@ -367,62 +403,19 @@ class Tool:
         return bound.args, bound.kwargs
 
     @cached_property
-    def _adapter(self) -> Any:
-        """A pydantic adapter of the return annotation, where it says more than plain JSON."""
-        try:
-            annotation = get_type_hints(self.function).get("return")
-        except (NameError, TypeError):
-            return None
-        if annotation in _PLAIN:
-            return None
-        from pydantic import PydanticSchemaGenerationError, TypeAdapter  # noqa: PLC0415 (heavy)
-
-        try:
-            return TypeAdapter(annotation)
-        except PydanticSchemaGenerationError:
-            return None
+    def _results(self) -> Results:
+        return Results(self.function)
 
     def encode(self, value: Any) -> bytes:
         """The result as JSON, by the function's return annotation if it has a useful one."""
-        if self._adapter is not None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return bytes(self._adapter.dump_json(value))
-        return plain_json(value)
+        return self._results.encode(value)
 
     def decode(self, data: bytes) -> Any:
         """What `encode` made, of the annotated type again."""
-        return json.loads(data) if self._adapter is None else self._adapter.validate_json(data)
+        return self._results.decode(data)
 
 
-_INSTANCES = ("self", "cls")
 _NO_CONTENT = digest(b"{}")
-_PLAIN = (None, type(None), Any, dict, list, str, int, float, bool, object)
-
-
-def plain_json(value: Any) -> bytes:
-    """A result as compact JSON. Raises TypeError, ValueError for what has none."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-
-
-def _forms(function: Callable[..., Any]) -> list[Any]:
-    """The function itself, or what a partial or a callable object would run."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return [function, getattr(type(function), "__call__", None)]  # noqa: B004 (its kind is asked for)
-
-
-def _flat(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """Argument names → values; the instance of a method is left out."""
-    values: dict[str, Any] = {}
-    extra: dict[str, Any] = {}
-    for place, (name, value) in enumerate(bound.arguments.items()):
-        if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            extra = value
-        elif place > 0 or name not in _INSTANCES:
-            values[name] = value
-    # A keyword may have the name of a positional-only parameter: both are told apart.
-    return {**values, **{name if name not in values else f"**{name}": value for name, value in extra.items()}}
 
 
 def _plain_mapping(field: str, value: Mapping[str, Any] | None) -> dict[str, Any]:

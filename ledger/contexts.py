@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from .errors import WatermarkMangledError
@@ -307,6 +308,7 @@ def _ancestors(agent: Agent, session: Session) -> Iterator[Point]:
     yield from (Point(epoch, seq) for epoch, seq in path.items())
 
 
+@lru_cache(maxsize=1024)
 def _mark(token: str) -> Watermark | None:
     try:
         return Watermark.parse(token)

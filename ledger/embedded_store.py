@@ -128,17 +128,21 @@ class EmbeddedProjection:
             return found
         return await self.look(lambda sql: _snapshot(sql, self._reader.seen, partition, keys))
 
-    async def scan(self, partition: Partition, collection: str) -> Snapshot:
-        """A whole collection, atomically. Raises StoreError, StoreUnavailableError."""
+    async def scan(self, partition: Partition, *collections: str) -> Snapshot:
+        """Whole collections, all from one moment. Raises StoreError, StoreUnavailableError."""
 
         def little(sql: apsw.Connection, seen: Seen) -> Snapshot | None:
-            documents = tables.read_collection(sql, partition, collection, count=MOST_DOCUMENTS + 1)
-            if len(documents) > MOST_DOCUMENTS:
-                return None
+            documents: dict[DocumentKey, bytes] = {}
+            for collection in collections:
+                documents |= tables.read_collection(sql, partition, collection, count=MOST_DOCUMENTS + 1)
+                if len(documents) > MOST_DOCUMENTS:
+                    return None
             return Snapshot(seen.header(sql, partition), documents)
 
         def work(sql: apsw.Connection) -> Snapshot:
-            documents = tables.read_collection(sql, partition, collection)
+            documents: dict[DocumentKey, bytes] = {}
+            for collection in collections:
+                documents |= tables.read_collection(sql, partition, collection)
             return Snapshot(self._reader.seen.header(sql, partition), documents)
 
         self._process.require()
@@ -333,6 +337,7 @@ class EmbeddedStore:
         glance = Glance(self._file)
         self.projection = EmbeddedProjection(self._reading, glance, self.log, self._process)
         self.at_once = EmbeddedAtOnce(self.log, glance, self._process)
+        self.straight = None  # `at_once` is
 
     def reader(self) -> EmbeddedReader:
         """A new reader of the log; the caller closes it."""

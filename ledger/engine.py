@@ -35,6 +35,8 @@ from .history import History, PositionedFact, Record, merge
 from .operations import Operation
 from .ports import DocumentKey, Store, Terms
 from .positions import Partition, Position, Topic
+from .previews import Previews
+from .recent import Recent
 from .view import View
 
 T = TypeVar("T")
@@ -45,6 +47,7 @@ LOOK_AGAIN_S = 0.1
 """Pause before a projection that may not be believed, or a store that is away, is asked again."""
 LOOK_AT_LEAST_S = 1.0
 """How often something that is waited for is looked at although nothing was heard of it."""
+_ENCODED, _ENCODED_BYTES = 128, 16_384
 BEAT_S = 2.0
 """How often a living session says that it lives."""
 SILENT_S = 15.0
@@ -113,6 +116,19 @@ async def nothing_read(operations: Iterable[Operation]) -> Mapping[str, str]:
 
 
 @dataclass(slots=True)
+class Tried:
+    """What is known of an outcome that was published once, before the long way has to do it.
+
+    Attributes:
+        by: until when it may be tried, on the engine's monotonic clock.
+        perhaps_written: whether that record may be written, now or later.
+    """
+
+    by: float
+    perhaps_written: bool = True
+
+
+@dataclass(slots=True)
 class Engine:
     """Runs the protocol against one store.
 
@@ -129,6 +145,8 @@ class Engine:
     terms: Terms = field(default_factory=Terms)
     states: StateReader = nothing_read
     view: View = field(init=False)
+    previews: Previews = field(default_factory=Previews)
+    _encoded: Recent[str, tuple[EffectFact, bytes]] = field(default_factory=lambda: Recent(_ENCODED))
     _beating: set[str] = field(default_factory=set)
     _beater: asyncio.Task[None] | None = None
 
@@ -181,15 +199,22 @@ class Engine:
 
     # -- publishing --------------------------------------------------------------------
 
-    async def publish(self, partition: Partition, record: Record) -> int | None:
+    def publish_by(self) -> float:
+        """Until when something that is published from now on may be tried, on the monotonic clock."""
+        return self.clock.monotonic() + self.limits.publish_s
+
+    async def publish(self, partition: Partition, record: Record, *, tried: Tried | None = None) -> int | None:
         """Append a record, trying again while the outcome is unknown; its offset if told.
+
+        Args:
+            tried: of the same record, before.
 
         Raises:
             OutcomeUnknownError: not acknowledged within `publish_s`; it may still be written.
             RecordTooLargeError, PublishRefusedError: certainly not written.
         """
-        deadline = self.clock.monotonic() + self.limits.publish_s
-        pause, unknown = 0.05, False
+        deadline = tried.by if tried else self.publish_by()
+        pause, unknown = 0.05, tried is not None and tried.perhaps_written
         while True:
             try:
                 async with asyncio.timeout(max(deadline - self.clock.monotonic(), 0.001)):
@@ -210,10 +235,24 @@ class Engine:
             await asyncio.sleep(pause)
             pause = min(pause * 2, 2.0)
 
-    async def publish_effect(self, fact: EffectFact, known: History) -> int | None:
-        """Publish an operation's fact on top of the history that is known."""
-        record = Record(fact.op_id, known, encode_effect(fact), fact.session_id)
-        return await self.publish(self.view.effects_partition(fact.op_id), record)
+    async def publish_effect(self, fact: EffectFact, known: History, *, tried: Tried | None = None) -> int | None:
+        """Publish an operation's fact on top of the history that is known.
+
+        Args:
+            tried: of the same fact, before.
+        """
+        record = Record(fact.op_id, known, self.encoded(fact), fact.session_id)
+        partition = self.view.effects_partition(fact.op_id)
+        return await (self.publish(partition, record, tried=tried) if tried else self.publish(partition, record))
+
+    def encoded(self, fact: EffectFact) -> bytes:
+        """A fact's bytes: they are wanted when it is published, and again when it is confirmed."""
+        known = self._encoded.get(fact.attempt_id)
+        if known is None or known[0] is not fact:
+            known = (fact, encode_effect(fact))
+            if len(known[1]) <= _ENCODED_BYTES:
+                self._encoded.put(fact.attempt_id, known)
+        return known[1]
 
     async def publish_agent(self, key: str, fact: AgentFact, known: History = ()) -> int | None:
         """Publish an agent's fact under one of its keys."""
@@ -285,7 +324,12 @@ class Engine:
         return header.applied_offset
 
     async def undisturbed(
-        self, fact: EffectFact, known: History, at: Position | None, *, deadline: float
+        self,
+        fact: EffectFact,
+        known: History,
+        at: Position | None,
+        *,
+        deadline: float,
     ) -> History | None:
         """The operation's history with `fact`, if it is heard that the projection has this very one: nothing is to be read.
 
@@ -297,7 +341,7 @@ class Engine:
         """
         if at is None:
             return None
-        facts = merge(known, (PositionedFact(at, encode_effect(fact)),))
+        facts = merge(known, (PositionedFact(at, self.encoded(fact)),))
         partition, key = self.view.effects_partition(fact.op_id), DocumentKey(docs.OPS, fact.op_id)
         document = docs.write_history(fact.op_id, facts)
         return facts if await self._shows(partition, at.offset, key, document, deadline) else None

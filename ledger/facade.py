@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO, TypeVar
+from typing import Any, Self, TextIO, TypedDict, TypeVar
 
 from ..schemas.errors import DecodeError
 from . import transfer, verification
@@ -111,6 +111,15 @@ async def _legible(work: Coroutine[Any, Any, T]) -> T:
             f"what the store holds cannot be read: {error.what}: {error.reason}. Somebody else has written there, or a newer version.",
             next_step="See `fencepost projector verify`; `fencepost projector rebuild` derives the projection again from the log.",
         ) from error
+
+
+class _Asked(TypedDict):
+    """What the guard is asked about, but for whose it is."""
+
+    checkpoint: str
+    policy: Policy
+    branch_id: str
+    restored: str
 
 
 def _has_file(url: str) -> bool:
@@ -254,11 +263,15 @@ class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls
         restored: str = "",
     ) -> Verdict:
         """The same on the projection as it is; fences nobody and says what a replay would do."""
-        return self._call(
-            self._service.preview_rollback(
-                agent, checkpoint=checkpoint, policy=as_policy(policy), branch_id=branch, restored=restored
-            )
-        )
+        asked: _Asked = {
+            "checkpoint": checkpoint,
+            "policy": as_policy(policy),
+            "branch_id": branch,
+            "restored": restored,
+        }
+        if (soon := self._service.preview_rollback_here(agent, **asked)) is not None:
+            return soon
+        return self._call(self._service.preview_rollback(agent, **asked))
 
     # -- the whole ledger --------------------------------------------------------------
 
@@ -439,11 +452,15 @@ class AsyncLedger(
         restored: str = "",
     ) -> Verdict:
         """See `Ledger.preview_rollback`."""
-        return await self._call(
-            self._service.preview_rollback(
-                agent, checkpoint=checkpoint, policy=as_policy(policy), branch_id=branch, restored=restored
-            )
-        )
+        asked: _Asked = {
+            "checkpoint": checkpoint,
+            "policy": as_policy(policy),
+            "branch_id": branch,
+            "restored": restored,
+        }
+        if (soon := self._service.preview_rollback_here(agent, **asked)) is not None:
+            return soon
+        return await self._call(self._service.preview_rollback(agent, **asked))
 
     async def in_doubt(self, agent: str | None = None) -> list[OpenOperation]:
         """See `Ledger.in_doubt`."""

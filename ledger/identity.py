@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from enum import Enum
+from functools import lru_cache
 from string import Formatter
 from typing import Any
 
@@ -28,6 +29,8 @@ from .errors import InvalidArgumentError
 
 MAX_ID_CHARS = 512
 _SAFE_INTEGER = 2**53 - 1
+_SHORT = 1e-4
+"""Smaller numbers are written with an exponent, here or in the standard library."""
 
 
 def check_id(field: str, value: object, *, limit: int = MAX_ID_CHARS) -> str:
@@ -83,12 +86,14 @@ def _plain(value: Any) -> bytes | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is made of text, whole numbers, booleans, and None, in lists and dicts with ASCII keys, which sort alike."""
+    """Whether it is made of text, common numbers, booleans, and None, in lists and dicts with ASCII keys, which sort alike."""
     kind = type(value)
     if kind in _ATOMS:
         return True
     if kind is int:
         return bool(-_SAFE_INTEGER <= value <= _SAFE_INTEGER)
+    if kind is float:  # where both forms write its shortest digits, without an exponent
+        return bool(_SHORT <= abs(value) <= _SAFE_INTEGER) and not value.is_integer()
     if kind is dict:
         for key, item in value.items():
             if type(key) is not str or not key.isascii() or not (type(item) in _ATOMS or _is_plain(item)):
@@ -181,9 +186,22 @@ def derived_op_id(*, scope: str, tool: str, identity: Mapping[str, Any], occurre
     Returns:
         `tool:scope:DIGEST[#n]`; readable, with the arguments as a digest.
     """
-    body = canonical({"scope": scope, "tool": tool, "identity": dict(identity)}, field="identity")
+    identified = canonical(dict(identity), field="identity")
+    return identified_op_id(scope=scope, tool=tool, identified=identified, occurrence=occurrence)
+
+
+def identified_op_id(*, scope: str, tool: str, identified: bytes, occurrence: int = 1) -> str:
+    """The same, from the canonical form of the identity arguments."""
+    # The canonical form of all three: that of a part does not depend on where it stands.
+    body = b'{"identity":%b,%b' % (identified, _place(scope, tool))
     repeat = f"#{occurrence}" if occurrence != 1 else ""
     return f"{tool}:{scope[:120]}:{digest(body)[:32]}{repeat}"
+
+
+@lru_cache(maxsize=1024)
+def _place(scope: str, tool: str) -> bytes:
+    """The same in call after call."""
+    return canonical({"scope": scope, "tool": tool}, field="identity")[1:]
 
 
 def keyed_op_id(*, tool: str, key: str, occurrence: int = 1) -> str:

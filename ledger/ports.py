@@ -116,8 +116,8 @@ class Projection(Protocol):
         """The documents under `keys` that exist. Raises StoreUnavailableError."""
         ...
 
-    async def scan(self, partition: Partition, collection: str) -> Snapshot:
-        """A whole (small, for instance one agent's) collection, atomically."""
+    async def scan(self, partition: Partition, *collections: str) -> Snapshot:
+        """Whole (small, for instance one agent's) collections, all from one moment."""
         ...
 
     async def page(
@@ -208,6 +208,18 @@ class AtOnce(Protocol):
         ...
 
 
+class StraightLog(Protocol):
+    """A log that is written to without the engine: from any thread, on any loop."""
+
+    async def publish(self, partition: Partition, record: Record) -> int | None:
+        """See `Log.publish`. Cancelled, it may still be written."""
+        ...
+
+    def publish_here(self, partition: Partition, record: Record, *, timeout_s: float) -> int | None:
+        """The same; waits in this thread, so long at most. Interrupted, it may still be written."""
+        ...
+
+
 class RawRecord(NamedTuple):
     """A record's bytes as they stand in the log, whatever they say."""
 
@@ -280,6 +292,11 @@ class Store(Protocol):
     @property
     def at_once(self) -> AtOnce | None:
         """The short way to both, where the store applies what it appends; else None."""
+        ...
+
+    @property
+    def straight(self) -> StraightLog | None:
+        """The log, where it can be written to without the engine; else None."""
         ...
 
     def reader(self) -> LogReader:

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from . import log_keys
 from . import projection as docs
+from .basis import looked_outside, watched
 from .engine import Engine
 from .errors import (
     FencepostError,
@@ -33,6 +34,7 @@ from .guard import Evidence, SeenOperation, decide, is_harmless, unknown_calls, 
 from .lineage import Rollback
 from .operations import Status
 from .ports import DocumentKey
+from .previews import Asked
 from .verdicts import NOBODY, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn, Word
 from .view import AgentView, age_s
 from .watermarks import Watermark
@@ -152,6 +154,23 @@ async def preview(
     op_id → "absorbed", "fires again", "held until settled", with "cannot be undone" or "can be
     compensated" where that holds: a sealed manifest decides, not what its class allows.
     """
+    asked = Asked(agent_id, checkpoint_id, policy, branch_id, restored)
+    if (again := await engine.previews.again(engine.view, asked)) is not None:
+        return again
+    with watched() as basis:
+        verdict = await _preview(engine, asked)
+    engine.previews.remember(asked, verdict, basis)
+    return replace(verdict, outlook=dict(verdict.outlook))
+
+
+def preview_here(engine: Engine, asked: Asked) -> Verdict | None:
+    """The same in this thread, where it is known at once; else None."""
+    way = engine.store.at_once
+    return engine.previews.again_here(engine.view, asked, way) if way is not None else None
+
+
+async def _preview(engine: Engine, asked: Asked) -> Verdict:
+    agent_id, checkpoint_id, policy, branch_id, restored = asked
     view, applied = await glance(engine, agent_id, checkpoint_id, branch_id=branch_id)
     evidence = await _with_restored(engine, applied, restored)
     verdict = await _judged(engine, evidence, policy)
@@ -168,6 +187,7 @@ async def _judged(engine: Engine, evidence: Evidence, policy: Policy) -> Verdict
     if verdict.plan is None:
         return verdict
     wanted = {step.op_id for step in verdict.plan.steps}
+    looked_outside()
     hashes = await engine.states([s.operation for s in evidence.operations if s.operation.op_id in wanted])
     return decide(replace(evidence, state_hashes=hashes), policy)
 

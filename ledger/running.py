@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from . import at_once, attempts, sealing, settling, strangers
+from . import at_once, attempts, sealing, settling, straight, strangers
 from .at_once import Host
 from .attempts import Claim
 from .calls import Call, EffectOptions, Tool
@@ -174,7 +174,7 @@ def commit(session: Host, claim: Claim, fact: EffectFact) -> None:
     Raises OutcomeUnknownError, the result attached, when it cannot be published.
     """
     try:
-        if at_once.settled_here(claim, fact):
+        if at_once.settled_here(claim, fact) or straight.settled_here(claim, fact):
             settling.close(claim, settling.COMMITTED)
             return
     except BaseException:  # whatever became of it: the very same fact once more changes nothing
@@ -186,7 +186,7 @@ def commit(session: Host, claim: Claim, fact: EffectFact) -> None:
 async def commit_async(session: Host, claim: Claim, fact: EffectFact) -> None:
     """The same, awaited; a cancellation leaves it going on."""
     try:
-        if await at_once.settled(claim, fact):
+        if await at_once.settled(claim, fact) or await straight.settled(claim, fact):
             settling.close(claim, settling.COMMITTED)
             return
     except BaseException:

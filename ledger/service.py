@@ -32,6 +32,7 @@ from .identity import check_id, check_op_id
 from .lineage import ROOT, Session
 from .listing import Wanted
 from .operations import Operation, Status
+from .previews import Asked
 from .prune_verdicts import OpenObligation, PruneVerdict
 from .quarantine import QuarantinedDetails, QuarantinedRecord
 from .replay import ReplayedOperation, replay_forward
@@ -371,6 +372,12 @@ class Service:
         return await rollbacks.preview(
             self.engine, agent_id, checkpoint, policy=policy, branch_id=branch_id, restored=restored
         )
+
+    def preview_rollback_here(
+        self, agent_id: str, *, checkpoint: str, policy: Policy, branch_id: str, restored: str
+    ) -> Verdict | None:
+        """The same at once, in this thread, where it was asked before and nothing has moved; else None."""
+        return rollbacks.preview_here(self.engine, Asked(agent_id, checkpoint, policy, branch_id, restored))
 
     # -- in doubt ----------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from . import log_keys
 from .contexts import ID_TAKEN, Checkpoint
-from .engine import Engine
+from .engine import Engine, Tried
 from .errors import (
     AlreadyExistsError,
     FencedError,
@@ -231,14 +231,17 @@ class SessionState:
         again = functools.partial(self.engine.publish_agent, key, fact)
         return await self._accounted(fact.seq, again, again=fact.kind not in _GIVEN_UP)
 
-    async def publish_effect(self, fact: EffectFact, known: History) -> int | None:
+    async def publish_effect(self, fact: EffectFact, known: History, *, tried: Tried | None = None) -> int | None:
         """Publish a numbered fact of an operation. If it is not known whether it is written, its number means nothing.
 
         Without an outcome the operation stays open for everybody, so nothing is hidden by that.
+
+        Args:
+            tried: of the same fact, before.
         """
-        return await self._accounted(
-            fact.seq, functools.partial(self.engine.publish_effect, fact, known), again=False
-        )  # fmt: skip
+        before = {"tried": tried} if tried else {}
+        publish = functools.partial(self.engine.publish_effect, fact, known, **before)
+        return await self._accounted(fact.seq, publish, again=False)
 
     async def _accounted(self, seq: int, publish: Publishing, *, again: bool) -> int | None:
         try:

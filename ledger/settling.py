@@ -13,11 +13,11 @@ from typing import Any
 from . import sealing
 from .attempt_facts import outcome, text
 from .attempts import Claim
-from .calls import plain_json
 from .errors import OutcomeUnknownError, RecordTooLargeError, StoreError
 from .facts import EffectFact, EffectKind, ResultForm
 from .identity import digest
 from .operations import VOIDED
+from .results import plain_json
 from .secret_values import may_hold_secrets
 from .strangers import told
 
@@ -110,7 +110,8 @@ async def settle(claim: Claim, fact: EffectFact, decided: str) -> None:
         close(claim, decided)
         return
     try:
-        await session.publish_effect(fact, claim.history)
+        before = {"tried": claim.tried} if claim.tried else {}
+        await session.publish_effect(fact, claim.history, **before)
     except (StoreError, RecordTooLargeError) as error:
         session.returned(fact.op_id)
         raise unpublished(claim, decided, claim.value) from error

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from . import urls
 from .embedded import default_path
 from .errors import GuaranteeError, InvalidArgumentError, StoreUnavailableError
-from .ports import Check, Log, LogReader, Projection, Store, Terms
+from .ports import Check, Log, LogReader, Projection, Store, StraightLog, Terms
 from .positions import Topic
 
 _log = logging.getLogger("fencepost.store")
@@ -137,6 +137,11 @@ class ComposedStore:
         if self._log is None:
             self._log = cast(Log, _load("fencepost.logs", "kafka")(self._parsed))
         return self._log
+
+    @property
+    def straight(self) -> StraightLog:
+        """The same log, to be written to from any thread or loop."""
+        return cast(StraightLog, self.log)
 
     @property
     def projection(self) -> Projection:

@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ..schemas.errors import DecodeError
-from . import log_keys
+from . import basis, log_keys
 from . import projection as docs
 from .contexts import Checkpoint, Compaction, Context, fold_context
 from .errors import NotFoundError, StaleProjectionError
 from .facts import AgentFact, AgentKind, decode_agent
+from .folds import Folds, facts_of
 from .guard import SeenOperation
 from .history import History, PositionedFact
 from .lineage import Agent, Session, fold_agent
 from .notes import read_note
-from .operation_fold import fold_operation
 from .operations import Operation, Status
 from .ports import DocumentKey, Header, Snapshot, Store
 from .positions import NOWHERE, Partition, Position, Topic
 from .seq_bits import bits_of
 from .set_aside import is_given, noted, without_marks, word_about
 from .watermarks import Point, low_water
+
+_Wanted = TypeVar("_Wanted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,11 @@ class ReportedFact(NamedTuple):
     word: AgentFact | None
 
 
-class _Gathered:
-    """Keys that are about to be read together."""
+class _Gathered(Generic[_Wanted]):
+    """What is about to be read together."""
 
     def __init__(self) -> None:
-        self.keys: dict[DocumentKey, None] = {}
+        self.wanted: dict[_Wanted, None] = {}
         self.answers: list[asyncio.Future[Snapshot]] = []
         self.reading: asyncio.Task[None]
 
@@ -101,6 +103,46 @@ class _Gathered:
                 answer.set_exception(error)
 
 
+class _Gathering(Generic[_Wanted]):
+    """What is asked of one partition in the same turn of the loop is read in one go.
+
+    Args:
+        read: believes what it reads, or raises.
+    """
+
+    def __init__(self, read: Callable[[Partition, Sequence[_Wanted]], Awaitable[Snapshot]]) -> None:
+        self._read = read
+        self._gathered: dict[Partition, _Gathered[_Wanted]] = {}
+
+    async def snapshot(self, partition: Partition, wanted: Iterable[_Wanted]) -> Snapshot:
+        """What is wanted, and perhaps what others want."""
+        loop = asyncio.get_running_loop()
+        gathered = self._gathered.get(partition)
+        if gathered is None:
+            gathered = self._gathered[partition] = _Gathered()
+            gathered.reading = loop.create_task(self._reading(partition, gathered))
+        gathered.wanted.update(dict.fromkeys(wanted))
+        answer: asyncio.Future[Snapshot] = loop.create_future()
+        gathered.answers.append(answer)
+        snapshot = await answer
+        basis.read(partition, snapshot.header)
+        return snapshot
+
+    async def _reading(self, partition: Partition, gathered: _Gathered[_Wanted]) -> None:
+        """Read what was asked for until this task began: in the turn of the loop before."""
+        del self._gathered[partition]
+        try:
+            snapshot = await self._read(partition, list(gathered.wanted))
+        except asyncio.CancelledError:
+            for answer in gathered.answers:
+                answer.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 (theirs to deal with)
+            gathered.tell(None, error)
+        else:
+            gathered.tell(snapshot)
+
+
 class View:
     """Reads a store's projection.
 
@@ -113,7 +155,9 @@ class View:
         self._max_age_s = max_age_s
         self._last: dict[Partition, int] = {}
         self._raising = threading.Lock()
-        self._gathering: dict[Partition, _Gathered] = {}
+        self._reading = _Gathering(self._read)
+        self._scanning = _Gathering(self._scan)
+        self._folds = Folds()
 
     # -- places ------------------------------------------------------------------------
 
@@ -168,35 +212,18 @@ class View:
             self._last[partition] = max(applied_offset, self.seen(partition))
 
     async def read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
-        """Documents of a partition, if it may be believed.
+        """Documents of a partition, and perhaps more of them, if it may be believed."""
+        return await self._reading.snapshot(partition, keys)
 
-        What is asked of one partition at the same time is read in one go.
-        """
-        loop = asyncio.get_running_loop()
-        gathered = self._gathering.get(partition)
-        if gathered is None:
-            gathered = self._gathering[partition] = _Gathered()
-            gathered.reading = loop.create_task(self._read(partition, gathered))
-        gathered.keys.update(dict.fromkeys(keys))
-        answer: asyncio.Future[Snapshot] = loop.create_future()
-        gathered.answers.append(answer)
-        return await answer
-
-    async def _read(self, partition: Partition, gathered: _Gathered) -> None:
-        """Read what was asked for until this task began: in the turn of the loop before."""
-        del self._gathering[partition]
+    async def _read(self, partition: Partition, keys: Sequence[DocumentKey]) -> Snapshot:
         since = self.seen(partition)
-        try:
-            snapshot = await self._store.projection.read(partition, list(gathered.keys))
-            self.trusted(partition, snapshot.header, since)
-        except asyncio.CancelledError:
-            for answer in gathered.answers:
-                answer.cancel()
-            raise
-        except Exception as error:  # noqa: BLE001 (theirs to deal with)
-            gathered.tell(None, error)
-        else:
-            gathered.tell(snapshot)
+        snapshot = await self._store.projection.read(partition, keys)
+        self.trusted(partition, snapshot.header, since)
+        return snapshot
+
+    async def header(self, partition: Partition) -> Header:
+        """The header alone, if it may be believed."""
+        return (await self._read(partition, ())).header
 
     def applied(self, partition: Partition) -> int:
         """The applied offset that was seen last; what is read later shows at least that."""
@@ -204,8 +231,13 @@ class View:
 
     async def scan(self, partition: Partition, collection: str) -> Snapshot:
         """A whole collection, if the partition may be believed."""
+        snapshot = await self._scanning.snapshot(partition, (collection,))
+        mine = {key: data for key, data in snapshot.documents.items() if key.collection == collection}
+        return Snapshot(snapshot.header, mine)
+
+    async def _scan(self, partition: Partition, collections: Sequence[str]) -> Snapshot:
         since = self.seen(partition)
-        snapshot = await self._store.projection.scan(partition, collection)
+        snapshot = await self._store.projection.scan(partition, *collections)
         self.trusted(partition, snapshot.header, since)
         return snapshot
 
@@ -215,7 +247,7 @@ class View:
         """A page of a large collection and the cursor of the next one, if the partition may be believed."""
         since = self.seen(partition)
         snapshot, following = await self._store.projection.page(partition, collection, cursor=cursor, count=count)
-        self.trusted(partition, snapshot.header, since)
+        basis.read(partition, self.trusted(partition, snapshot.header, since))
         return snapshot, following
 
     # -- operations --------------------------------------------------------------------
@@ -228,8 +260,7 @@ class View:
         """An operation by its facts alone, and those facts (one read)."""
         key = DocumentKey(docs.OPS, op_id)
         snapshot = await self.read(self.effects_partition(op_id), [key])
-        facts = docs.read_history(snapshot.documents.get(key))
-        return fold_operation(op_id, facts), facts
+        return self._folds.operation(op_id, snapshot.documents.get(key))
 
     async def operations(self, partition: Partition, op_ids: Sequence[str]) -> list[OperationView]:
         """Operations of one partition, each with whether its owner is fenced."""
@@ -238,9 +269,8 @@ class View:
         snapshot = await self.read(partition, [*keys, *marks])
         found = []
         for op_id, key, mark in zip(op_ids, keys, marks, strict=True):
-            facts = docs.read_history(snapshot.documents.get(key))
-            unsafe = _problem(snapshot.documents.get(mark))
-            found.append((fold_operation(op_id, facts), facts, unsafe))
+            operation, facts = self._folds.operation(op_id, snapshot.documents.get(key))
+            found.append((operation, facts, _problem(snapshot.documents.get(mark))))
         ended = await self._fenced_owners(partition, [op for op, _, _ in found])
         return [
             OperationView(SeenOperation(op, unsafe, op.op_id in ended), facts, snapshot.header, partition)
@@ -301,13 +331,14 @@ class View:
             self.scan(partition, docs.agent_documents("checkpoint", agent_id)),
             self.scan(partition, docs.UNSAFE),
         )
-        agent = fold_agent(agent_id, _agent_facts_of(structure))
+        agent, context, facts = self._folds.agent(agent_id, structure.documents, marks.documents)
         bad = [key.key for key in unsafe.documents if log_keys.agent_of(key.key) in _families(agent_id)]
         bad = await self.not_released(partition, bad)
         if bad and not agent.unsafe:
+            agent = fold_agent(agent_id, facts_of(structure.documents))  # not that of others, which is shared
             agent.unsafe = f"records that were set aside under {', '.join(sorted(bad)[:3])}"
-        facts = tuple(_agent_facts_of(marks))
-        return AgentView(agent, fold_context(agent, facts), facts, structure.header)
+            context = fold_context(agent, facts)
+        return AgentView(agent, context, facts, structure.header)
 
     async def not_released(self, partition: Partition, unsafe: Iterable[str]) -> list[str]:
         """Of unsafe keys those about which no operator has given his word, record by record.
@@ -391,7 +422,7 @@ class View:
 
     async def _agent_facts(self, agent_id: str, family: str) -> list[AgentFact]:
         snapshot = await self.scan(self.agents_partition(agent_id), docs.agent_documents(family, agent_id))
-        return [decode_agent(fact) for _, fact in _agent_facts_of(snapshot)]
+        return [decode_agent(fact) for _, fact in facts_of(snapshot.documents)]
 
     async def seqs(self, session: Session) -> set[int]:
         """The sequence numbers that the projection has seen of a session."""
@@ -435,12 +466,6 @@ def _families(agent_id: str) -> set[tuple[str, str]]:
 def _all_facts(snapshot: Snapshot) -> Iterable[PositionedFact]:
     for data in snapshot.documents.values():
         yield from docs.read_history(data)
-
-
-def _agent_facts_of(snapshot: Snapshot) -> Iterable[PositionedFact]:
-    """All facts but the marks of records that were set aside: what stands against the agent is said by its notes."""
-    for key, data in snapshot.documents.items():
-        yield from without_marks(key.key, Topic.AGENTS, docs.read_history(data))[0]
 
 
 def _problem(note: bytes | None) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -33,12 +34,16 @@ _JOIN_TIMEOUT_S = 5.0
 
 @dataclass(eq=False, slots=True)
 class _Publication:
-    """A record whose outcome somebody awaits. The future gets an outcome, never an exception."""
+    """A record whose outcome somebody awaits. The future gets an outcome, never an exception.
+
+    Attributes:
+        loop: that the future belongs to; None for one that a thread waits for.
+    """
 
     owner: object
     message: Message
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Outcome]
+    loop: asyncio.AbstractEventLoop | None
+    future: asyncio.Future[Outcome] | Future[Outcome]
     expires_s: float
     handed_over: bool = False
     there_was_room: bool = True
@@ -70,8 +75,24 @@ class Channel:
     def publish(self, owner: object, message: Message) -> asyncio.Future[Outcome]:
         """Take a record and return the running loop's future of its outcome."""
         loop = asyncio.get_running_loop()
-        expires_s = time.monotonic() + self.settings.room_timeout_s
-        one = _Publication(owner, message, loop, loop.create_future(), expires_s)
+        future: asyncio.Future[Outcome] = loop.create_future()
+        self._take(owner, message, loop, future)
+        return future
+
+    def publish_here(self, owner: object, message: Message) -> Future[Outcome]:
+        """Take a record and return a future of its outcome for a thread to wait on."""
+        future: Future[Outcome] = Future()
+        self._take(owner, message, None, future)
+        return future
+
+    def _take(
+        self,
+        owner: object,
+        message: Message,
+        loop: asyncio.AbstractEventLoop | None,
+        future: asyncio.Future[Outcome] | Future[Outcome],
+    ) -> None:
+        one = _Publication(owner, message, loop, future, time.monotonic() + self.settings.room_timeout_s)
         with self._lock:
             self._open.add(one)
             if self._stopping.is_set():
@@ -81,9 +102,9 @@ class Channel:
             elif self._waiting or self._crowded() or not self._hand_over(one):
                 one.there_was_room = one.there_was_room and not self._full
                 self._waiting.append(one)
-                self._gather(loop)
+                if loop is not None:  # a thread is served with the next answer
+                    self._gather(loop)
         self._deliver_answers()
-        return one.future
 
     def _crowded(self) -> bool:
         """Whether others are on their way already, so that this record does well to wait for company."""
@@ -242,11 +263,16 @@ class Channel:
 
     def _deliver_answers(self) -> None:
         """Tell each waiting loop its outcomes, with one wake-up a loop."""
+        if not self._answers:  # whoever adds one delivers it
+            return
         with self._lock:
             answers, self._answers = self._answers, []
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Publication, Outcome]]] = {}
         for one, outcome in answers:
-            by_loop.setdefault(one.loop, []).append((one, outcome))
+            if one.loop is None:
+                _resolve([(one, outcome)])
+            else:
+                by_loop.setdefault(one.loop, []).append((one, outcome))
         for loop, batch in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_resolve, batch)

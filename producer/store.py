@@ -13,6 +13,7 @@ from ..schemas.bounds import Limits
 from ..schemas.errors import SchemaError
 from . import errors, sharing
 from .client import Delivered, Message, partition_for
+from .errors import Failure
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..ledger.history import Record
     from ..ledger.urls import StoreUrl
-    from .channel import Channel
+    from .channel import Channel, Outcome
 
 
 _MIN_ITEM_BYTES = 3  # generation, offset and length of a fact take a byte each at least
@@ -57,7 +58,7 @@ def open_log(url: StoreUrl, *, settings: Settings | None = None) -> KafkaLog:
 class KafkaLog:
     """The `Log` port on Kafka.
 
-    `publish` may be called in any event loop of the process; the rest from any thread. A log that was opened before a
+    `publish` may be called in any event loop of the process; the rest, and `publish_here`, from any thread. A log that was opened before a
     fork refuses to work in the child.
     """
 
@@ -100,14 +101,23 @@ class KafkaLog:
             GuaranteeError: the partition count changed; not written.
             StoreUnavailableError: closed, or opened before a fork; not written.
         """
+        message = self._message(partition, record)  # 1
+        return _offset(await self._channel.publish(self, message), partition, message)  # 2, 3
+
+    def publish_here(self, partition: Partition, record: Record, *, timeout_s: float) -> int | None:
+        """The same; waits in this thread. Raises OutcomeUnknownError as well once the time is up."""
+        message = self._message(partition, record)
+        future = self._channel.publish_here(self, message)
+        try:
+            outcome = future.result(timeout_s)
+        except TimeoutError:
+            outcome = Failure(errors.NOT_TOLD, f"nothing was told in {timeout_s:g} s", handed_over=True)
+        return _offset(outcome, partition, message)
+
+    def _message(self, partition: Partition, record: Record) -> Message:
         self._require_usable()
-        key = self._checked_key(partition, record)  # 1
-        value = self._encoded(partition, record)
-        message = Message(self._names[partition.topic], partition.number, key, value)
-        outcome = await self._channel.publish(self, message)  # 2, 3
-        if isinstance(outcome, Delivered):
-            return outcome.offset
-        raise errors.of_publish(outcome, partition, len(value)) from outcome.cause
+        key = self._checked_key(partition, record)
+        return Message(self._names[partition.topic], partition.number, key, self._encoded(partition, record))
 
     async def close(self) -> None:
         """Wait for what this log published, within a bound, and give the client back; again does nothing.
@@ -156,6 +166,12 @@ class KafkaLog:
         if len(value) > MAX_RECORD_BYTES:
             raise errors.too_large(len(value), MAX_RECORD_BYTES)
         return value
+
+
+def _offset(outcome: Outcome, partition: Partition, message: Message) -> int | None:
+    if isinstance(outcome, Delivered):
+        return outcome.offset
+    raise errors.of_publish(outcome, partition, len(message.value)) from outcome.cause
 
 
 def _encoder(url: StoreUrl) -> Callable[[Record], bytes]:

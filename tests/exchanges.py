@@ -64,4 +64,13 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Waits:
 
 def produces(monkeypatch: pytest.MonkeyPatch) -> Waits:
     """Records of this process, each from its handing over to its acknowledgement."""
-    return Waits(monkeypatch, KafkaLog, "publish")
+    waits, publish_here = Waits(monkeypatch, KafkaLog, "publish"), KafkaLog.publish_here
+
+    def counted(log: KafkaLog, *args: Any, **kwargs: Any) -> int | None:
+        began = time.monotonic()
+        offset = publish_here(log, *args, **kwargs)
+        waits.spans.append((began, time.monotonic()))
+        return offset
+
+    monkeypatch.setattr(KafkaLog, "publish_here", counted)
+    return waits

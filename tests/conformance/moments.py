@@ -1,6 +1,6 @@
 """Moments of the protocol, whichever way it goes: right before a record is published, right after that was acknowledged.
 
-The long way publishes through `Engine.publish`. On a store that applies what it appends an effect is begun and committed
+The long way publishes through `Engine.publish`, an outcome on Kafka straight (`ledger/straight.py`). On a store that applies what it appends an effect is begun and committed
 by the short way (`ledger/at_once.py`), each in one transaction. There
     before  is in that transaction, when all was read and the record is not published yet (in the store's own thread, so
             that nobody else writes meanwhile: do not wait here for anybody who does)
@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fencepost.ledger import straight
 from fencepost.ledger.embedded_store import EmbeddedAtOnce
 from fencepost.ledger.engine import Engine
 from fencepost.ledger.errors import StoreUnavailableError
@@ -100,10 +101,26 @@ def watch(
     """
     publish, write, write_here = Engine.publish, EmbeddedAtOnce.write, EmbeddedAtOnce.write_here
 
-    async def published(engine: Engine, partition: Partition, record: Record) -> int | None:
+    async def published(engine: Engine, partition: Partition, record: Record, **tried: Any) -> int | None:
         moment = Moment(partition, record)
         before(moment)
-        offset = await publish(engine, partition, record)
+        offset = await publish(engine, partition, record, **tried)
+        after(replace(moment, offset=offset))
+        return offset
+
+    straight_on, straight_here = straight.publish, straight.publish_here
+
+    async def published_straight(engine: Engine, log: Any, partition: Partition, record: Record) -> int | None:
+        moment = Moment(partition, record)
+        before(moment)
+        offset = await straight_on(engine, log, partition, record)
+        after(replace(moment, offset=offset))
+        return offset
+
+    def published_here(engine: Engine, log: Any, partition: Partition, record: Record) -> int | None:
+        moment = Moment(partition, record)
+        before(moment)
+        offset = straight_here(engine, log, partition, record)
         after(replace(moment, offset=offset))
         return offset
 
@@ -122,6 +139,8 @@ def watch(
         return found
 
     put(Engine, "publish", published)
+    put(straight, "publish", published_straight)
+    put(straight, "publish_here", published_here)
     put(EmbeddedAtOnce, "write", written)
     put(EmbeddedAtOnce, "write_here", written_here)
 
@@ -140,3 +159,5 @@ def close_the_short_way(put: Callable[[Any, str, Any], None] = setattr) -> None:
 
     put(EmbeddedAtOnce, "write", busy)
     put(EmbeddedAtOnce, "write_here", busy_here)
+    put(straight, "publish", busy)
+    put(straight, "publish_here", busy_here)

@@ -70,15 +70,15 @@ def halt_commits(halt: Halt, session: AgentSession, monkeypatch: pytest.MonkeyPa
     """A commit of this session has its number, and is not published."""
     original = SessionState.publish_effect
 
-    async def publish_effect(state: SessionState, fact: Any, known: Any) -> Any:
+    async def publish_effect(state: SessionState, fact: Any, known: Any, **tried: Any) -> Any:
         if state is session.state and fact.kind is EffectKind.COMMITTED:
             await halt.stand()
-        return await original(state, fact, known)
+        return await original(state, fact, known, **tried)
 
     settled_here = at_once.settled_here
 
     def settled(claim: Claim, fact: EffectFact) -> bool:
-        if claim.session is session.state and claim.session.engine.store.at_once is not None:
+        if claim.session is session.state and not claim.call.unconfirmed:
             halt.stand_here()
         return settled_here(claim, fact)
 

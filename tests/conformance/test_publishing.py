@@ -22,7 +22,7 @@ from fencepost.ledger import (
     StoreUnavailableError,
     VerdictKind,
 )
-from fencepost.ledger.engine import Engine
+from fencepost.ledger.engine import Engine, Tried
 from fencepost.ledger.facts import decode_agent, decode_effect
 from fencepost.ledger.operations import Status
 from fencepost.ledger.positions import Topic
@@ -58,15 +58,35 @@ class FaultyLog:
         log.publish = publish
         persistent = Engine.publish
 
-        async def hurried(engine: Engine, partition: Partition, record: Record) -> int | None:
+        async def hurried(
+            engine: Engine, partition: Partition, record: Record, *, tried: Tried | None = None
+        ) -> int | None:
             """What is known to fail is not tried for long; what works takes the time that a busy machine needs."""
             if engine is not ledger._engine or _kind(partition, record) not in self.failing:
-                return await persistent(engine, partition, record)
+                return await persistent(engine, partition, record, tried=tried)
+            if tried is not None:
+                tried.by = engine.clock.monotonic() + 0.3
             with impatient(ledger, publish_s=0.3):
-                return await persistent(engine, partition, record)
+                return await persistent(engine, partition, record, tried=tried)
 
         monkeypatch.setattr(Engine, "publish", hurried)
+        self._make_the_straight_way_fail(log)
         self._make_the_short_way_fail(ledger._engine.store.at_once)
+
+    def _make_the_straight_way_fail(self, log: Any) -> None:
+        """The same errors where a log is written to from the caller's thread."""
+        original = getattr(log, "publish_here", None)
+
+        def publish_here(partition: Partition, record: Record, **options: Any) -> int | None:
+            kind = decode_effect(record.fact).kind.value if record.fact else ""
+            error, written = self.failing.get(kind, (None, True))
+            offset: int | None = original(partition, record, **options) if original and written else None
+            if error is not None:
+                raise error
+            return offset
+
+        if original is not None:
+            log.publish_here = publish_here
 
     def _make_the_short_way_fail(self, way: Any) -> None:
         """Where a store has one: the same errors, before the transaction is committed or after it."""

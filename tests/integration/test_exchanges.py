@@ -65,7 +65,7 @@ def test_a_duplicate(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_dry_run(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dry run of the guard over all partitions reads three times at most, with an effect that is open as well."""
+    """A dry run of the guard over all partitions reads three times at most, with an effect that is open; the next one once."""
     with ledger.session("three") as session:
         pay, put = decorated(session, "pay"), decorated(session, "put", order_safe=True)
         for number in range(5):
@@ -76,8 +76,16 @@ def test_a_dry_run(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         session.checkpoint("end")
         opened = session.attempt("pay", key="open", kind=EffectClass.IRREVERSIBLE).begin()
         waits = reads(monkeypatch)
-        assert waits.least(lambda: ledger.preview_rollback("three", checkpoint="mark")) <= 3
+        numbers = itertools.count()
+
+        def another() -> None:
+            ledger.preview_rollback("three", checkpoint="mark", restored=f"another question {next(numbers)}")
+
+        assert waits.least(another) <= 3
         assert len(waits.spans) > PARTITIONS
+        until_remembered = time.monotonic() + SOON_S
+        while waits.least(lambda: ledger.preview_rollback("three", checkpoint="mark")) > 1:
+            assert time.monotonic() < until_remembered
         assert ledger.preview_rollback("three", checkpoint="mark").kind is VerdictKind.REFUSE
         opened.commit(None)
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from fencepost.ledger.errors import InvalidArgumentError
 from fencepost.ledger.identity import canonical
 
-ATOMS = st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text()
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+ATOMS = st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | FLOATS | st.text()
 VALUES = st.recursive(
     ATOMS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
 )
@@ -23,6 +24,7 @@ VALUES = st.recursive(
 @example({"a": '\x7f\u2028\x1f\x00\b\f\n\r\t"\\/é\U0001f600'})
 @example({"B": 1, "a": [True, False, None, (), {}, 0, -1, ""], "A": {"b": 1, "a": 2}})
 @example([1, True, 0, False])
+@example([12.5, -0.1, 1e-4, 9.999e-5, 1e-7, 0.1 + 0.2, 2**53 - 1.5, 2.0**53, 1e21, 1e22, 5e-324, 0.0, -0.0, 12.0])
 def test_the_form_of_plain_values_is_that_of_the_standard(value: Any) -> None:
     """What the standard library writes for us is what RFC 8785 says, byte for byte."""
     assert canonical(value) == rfc8785.dumps(value)

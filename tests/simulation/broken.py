@@ -92,7 +92,7 @@ async def _fence_unheard(
 
     class _Unwaited:
         def __getattr__(self, name: str) -> Any:
-            return at_once if name == "wait_until" else getattr(engine, name)
+            return at_once if name in {"wait_until", "_shows"} else getattr(engine, name)
 
     engine = self
     await _fence_one(_Unwaited(), partition, agent_id, branch_id, epoch, deadline=deadline, reason=reason)  # type: ignore[arg-type]

@@ -100,9 +100,10 @@ class SimulatedProjection:
         found = {key: data for key in keys if (data := documents.get(key.collection, {}).get(key.key)) is not None}
         return await self._answered(partition, found)
 
-    async def scan(self, partition: Partition, collection: str) -> Snapshot:
+    async def scan(self, partition: Partition, *collections: str) -> Snapshot:
         await self._asked()
-        return await self._answered(partition, self._collection(partition, collection))
+        found = [self._collection(partition, collection) for collection in collections]
+        return await self._answered(partition, {key: data for one in found for key, data in one.items()})
 
     async def page(
         self, partition: Partition, collection: str, *, cursor: str = "", count: int = 500
@@ -200,6 +201,7 @@ class SimulatedStore:
     def __init__(self, world: World, process: Process) -> None:
         self.url = "simulated:"
         self.at_once = None
+        self.straight = None
         self.log = SimulatedLog(world, process)
         self.projection = SimulatedProjection(world, process)
         self._world = world

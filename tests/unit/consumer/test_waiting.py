@@ -234,3 +234,58 @@ def test_another_projection_forgets_what_was_announced() -> None:
         assert not place.watch.told(b"a", -1)
 
     use(work)
+
+
+def test_a_header_that_was_read_is_a_look() -> None:
+    """Whoever waits after somebody has read the partition reads nothing, and who waits already hears of it."""
+
+    async def work(place: Place) -> None:
+        assert await place.watch.wait(-1, 10) is not None
+        reads = place.reads
+        for offset in range(1, 4):
+            waiting = asyncio.create_task(place.watch.wait(offset - 1, 10))
+            await asyncio.sleep(0.6)  # in all longer than what was announced is believed
+            place.move(offset, tell=False)
+            place.watch.saw(place.header)
+            header = await waiting
+            assert header is not None
+            assert header.applied_offset == offset
+        assert place.reads == reads
+
+    use(work)
+
+
+def test_what_was_read_is_no_look_once_notices_were_lost() -> None:
+    """A header of another projection, or of one that stopped, or one read while nothing is heard, is looked at again."""
+
+    async def work(place: Place) -> None:
+        for header, broken in (
+            (replace(OPEN, applied_offset=5), True),
+            (replace(OPEN, applied_offset=5, incarnation="other"), False),
+            (replace(OPEN, applied_offset=5, halted="a gap"), False),
+            (replace(OPEN, applied_offset=5, opened=False), False),
+        ):
+            assert await place.watch.wait(-1, 10) is not None
+            if broken:
+                place.watch.look()
+            place.watch.saw(header)
+            assert await place.watch.wait(4, 0.05) is None
+
+    use(work)
+
+
+def test_a_notice_that_comes_late_takes_nothing_back() -> None:
+    """Within one projection the applied offset only grows, whatever is heard last."""
+
+    async def work(place: Place) -> None:
+        assert await place.watch.wait(-1, 10) is not None
+        place.watch.saw(replace(OPEN, applied_offset=7))
+        place.watch.notice("i", 3)
+        header = await place.watch.wait(6, 10)
+        assert header is not None
+        assert header.applied_offset == 7
+        place.watch.notice("new", 0)
+        place.watch.saw(replace(OPEN, applied_offset=9))
+        assert await place.watch.wait(8, 0.05) is None
+
+    use(work)

@@ -26,8 +26,8 @@ class _Projection:
     def __init__(self) -> None:
         self.asked: list[asyncio.Future[Header]] = []
 
-    async def scan(self, partition: Partition, collection: str) -> Snapshot:
-        del partition, collection
+    async def scan(self, partition: Partition, *collections: str) -> Snapshot:
+        del partition, collections
         self.asked.append(asyncio.get_running_loop().create_future())
         return Snapshot(await self.asked[-1], {})
 
@@ -46,9 +46,17 @@ def _view() -> tuple[View, _Projection]:
     return View(cast("Store", store)), store.projection
 
 
+async def _asked(projection: _Projection) -> None:
+    """Wait until the projection is asked once more: what is wanted in one turn of the loop is asked for in the next."""
+    before = len(projection.asked)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(projection.asked) == before + 1
+
+
 async def _scan(view: View, projection: _Projection, header: Header) -> Snapshot:
     task = asyncio.ensure_future(view.scan(PARTITION, "any"))
-    await asyncio.sleep(0)
+    await _asked(projection)
     projection.asked[-1].set_result(header)
     return await task
 
@@ -59,9 +67,9 @@ def test_overlapping_reads_may_be_answered_in_any_order() -> None:
     async def run() -> None:
         view, projection = _view()
         first = asyncio.ensure_future(view.scan(PARTITION, "a"))
-        await asyncio.sleep(0)
+        await _asked(projection)
         second = asyncio.ensure_future(view.scan(PARTITION, "b"))
-        await asyncio.sleep(0)
+        await _asked(projection)
         projection.asked[1].set_result(_header(282))
         assert (await second).header.applied_offset == 282
         projection.asked[0].set_result(_header(280))

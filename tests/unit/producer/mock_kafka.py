@@ -75,5 +75,9 @@ class OpenLog(Protocol):
 
 async def publish(log: KafkaLog, key: str = "op", fact: bytes = b"fact") -> int | None:
     """Publish one record to the effects topic, where its key belongs."""
-    partition = Partition(Topic.EFFECTS, log.partition_of(Topic.EFFECTS, key))
-    return await log.publish(partition, Record(key, (), fact))
+    return await log.publish(*one_record(log, key, fact))
+
+
+def one_record(log: KafkaLog, key: str = "op", fact: bytes = b"fact") -> tuple[Partition, Record]:
+    """A record for the effects topic, and where its key belongs."""
+    return Partition(Topic.EFFECTS, log.partition_of(Topic.EFFECTS, key)), Record(key, (), fact)

@@ -6,12 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import KafkaError
-from unit.producer.mock_kafka import PRODUCE, MockKafka, OpenLog, publish
+from unit.producer.mock_kafka import PRODUCE, MockKafka, OpenLog, one_record, publish
 
-from fencepost.ledger.errors import OutcomeUnknownError, PublishRefusedError
+from fencepost.ledger.errors import OutcomeUnknownError, PublishRefusedError, StoreClosedError
 from fencepost.ledger.positions import Topic
 from fencepost.producer import errors, sharing
 from fencepost.producer.client import Answer, Message
@@ -253,3 +254,33 @@ def test_a_producer_that_keeps_failing_is_replaced_slowly(mock: MockKafka, opene
             asyncio.run(publish(log))
     assert asyncio.run(publish(log)) == 1
     assert time.monotonic() - began > 2
+
+
+def test_threads_publish_without_a_loop(mock: MockKafka, opened: OpenLog) -> None:
+    """Each thread waits for its own record; those that wait for company leave with the next answer, in their order."""
+    log = opened()
+    asyncio.run(publish(log))
+    mock.delay(50)
+    with ThreadPoolExecutor(12) as threads:
+        offsets = list(threads.map(lambda _: log.publish_here(*one_record(log), timeout_s=20), range(36)))
+    assert sorted(offset for offset in offsets if offset is not None) == list(range(1, 37))
+    assert not log._channel._open
+
+
+def test_a_thread_waits_no_longer_than_it_said(mock: MockKafka, opened: OpenLog) -> None:
+    """Then nobody knows whether the record is or will be written."""
+    log = opened(Settings(message_timeout_s=1.5, close_timeout_s=0.1))
+    asyncio.run(publish(log))
+    mock.down()
+    began = time.monotonic()
+    with pytest.raises(OutcomeUnknownError):
+        log.publish_here(*one_record(log), timeout_s=0.2)
+    assert time.monotonic() - began < 1.0
+
+
+def test_a_closed_log_takes_nothing_from_threads(opened: OpenLog) -> None:
+    """As from loops: certainly not written."""
+    log = opened()
+    asyncio.run(log.close())
+    with pytest.raises(StoreClosedError):
+        log.publish_here(*one_record(log), timeout_s=1.0)
