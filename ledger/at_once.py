@@ -25,6 +25,7 @@ from . import projection as docs
 from .attempt_facts import intent
 from .attempts import Claim
 from .calls import Call
+from .engine import Tried
 from .errors import FencepostError, OutcomeUnknownError, StoreClosedError
 from .facts import EffectFact, encode_effect
 from .history import History, Record
@@ -33,11 +34,9 @@ from .operation_fold import fold_operation
 from .operations import Operation, Status
 from .ports import AtOnce, DocumentKey, Snapshot, Writing
 from .positions import Partition
-from .recent import Recent
 from .sessions import OpenAttempt, SessionState
 from .undo import BoundUndo
 
-_FOLDED, _FOLDED_BYTES = 1024, 4096
 Submit = Callable[[Coroutine[Any, Any, Any]], Future[Any]]
 
 
@@ -159,15 +158,12 @@ def _relied_on(host: Host, call: Call, operation: Operation, facts: History) -> 
     return Claim(session, call, operation, owned=False, round=operation.round, history=facts)
 
 
-_folded: Recent[bytes, tuple[Operation, History]] = Recent(_FOLDED)
-"""By the document: the history of an operation that was committed, and its fold. Nobody changes them."""
-
-
 class _Place:
     """Where an operation is read."""
 
     def __init__(self, session: SessionState, call: Call) -> None:
-        self.partition: Partition = session.engine.view.effects_partition(call.op_id)
+        self._view = session.engine.view
+        self.partition: Partition = self._view.effects_partition(call.op_id)
         self._op_id = call.op_id
         self.key = DocumentKey(docs.OPS, call.op_id)
         self._mark = DocumentKey(docs.UNSAFE, call.op_id)
@@ -175,14 +171,7 @@ class _Place:
 
     def read(self, snapshot: Snapshot) -> tuple[Operation, History]:
         """The operation and its facts."""
-        document = snapshot.documents.get(self.key, b"")
-        found = _folded.get(document)
-        if found is None:
-            facts = docs.read_history(document)
-            found = fold_operation(self._op_id, facts), facts
-            if found[0].status is Status.COMMITTED and len(document) <= _FOLDED_BYTES:
-                _folded.put(document, found)
-        return found
+        return self._view.fold(self._op_id, snapshot.documents.get(self.key))
 
     def is_unsafe(self, snapshot: Snapshot) -> bool:
         """Whether a record of it was set aside."""
@@ -332,9 +321,11 @@ def settled_here(claim: Claim, fact: EffectFact) -> bool:
     way = claim.session.engine.store.at_once
     if way is None or claim.call.unconfirmed:
         return False
+    tried = claim.tried = Tried(claim.session.engine.publish_by())
     try:
         _saw(claim, way.write_here(_outcome(claim, fact)))
-    except FencepostError:
+    except FencepostError as error:
+        tried.missed(error)
         return False
     return True
 
@@ -344,9 +335,11 @@ async def settled(claim: Claim, fact: EffectFact) -> bool:
     way = claim.session.engine.store.at_once
     if way is None or claim.call.unconfirmed:
         return False
+    tried = claim.tried = Tried(claim.session.engine.publish_by())
     try:
         _saw(claim, await way.write(_outcome(claim, fact)))
-    except FencepostError:
+    except FencepostError as error:
+        tried.missed(error)
         return False
     return True
 

@@ -127,6 +127,10 @@ class Tried:
     by: float
     perhaps_written: bool = True
 
+    def missed(self, error: FencepostError) -> None:
+        """Note why it is not known to be written."""
+        self.perhaps_written = isinstance(error, OutcomeUnknownError)
+
 
 @dataclass(slots=True)
 class Engine:

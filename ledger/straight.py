@@ -10,7 +10,7 @@ import asyncio
 
 from .attempts import Claim
 from .engine import Engine, Tried
-from .errors import FencepostError, OutcomeUnknownError
+from .errors import FencepostError
 from .facts import EffectFact, encode_effect
 from .history import Record
 from .ports import StraightLog
@@ -26,7 +26,8 @@ def settled_here(claim: Claim, fact: EffectFact) -> bool:
     try:
         publish_here(claim.session.engine, log, *_record(claim, fact))
     except FencepostError as error:
-        return _missed(tried, error)
+        tried.missed(error)
+        return False
     return True
 
 
@@ -41,7 +42,8 @@ async def settled(claim: Claim, fact: EffectFact) -> bool:
     except TimeoutError:
         return False
     except FencepostError as error:
-        return _missed(tried, error)
+        tried.missed(error)
+        return False
     return True
 
 
@@ -59,11 +61,6 @@ async def publish(engine: Engine, log: StraightLog, partition: Partition, record
 def _log(claim: Claim) -> StraightLog | None:
     """None for a call that is not confirmed: its outcome is not waited for."""
     return None if claim.call.unconfirmed else claim.session.engine.store.straight
-
-
-def _missed(tried: Tried, error: FencepostError) -> bool:
-    tried.perhaps_written = isinstance(error, OutcomeUnknownError)
-    return False
 
 
 def _record(claim: Claim, fact: EffectFact) -> tuple[Partition, Record]:

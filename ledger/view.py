@@ -256,6 +256,10 @@ class View:
         """One operation; one without any facts is FREE."""
         return (await self.operations(self.effects_partition(op_id), [op_id]))[0]
 
+    def fold(self, op_id: str, document: bytes | None) -> tuple[Operation, History]:
+        """The operation that a document describes, and its facts. They are shared: nobody may change them."""
+        return self._folds.operation(op_id, document)
+
     async def folded(self, op_id: str) -> tuple[Operation, History]:
         """An operation by its facts alone, and those facts (one read)."""
         key = DocumentKey(docs.OPS, op_id)

@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from conformance.test_publishing import REFUSED, UNAVAILABLE, FaultyLog
+from conformance.test_publishing import REFUSED, UNAVAILABLE, UNKNOWN, FaultyLog
 from conformance.worlds import World, until
 
-from fencepost.ledger import AgentSession, EffectClass, Ledger, StoreError
+from fencepost.ledger import AgentSession, EffectClass, Ledger, OutcomeUnknownError, StoreError
 from fencepost.ledger.operations import Status
 
 SEND: dict[str, Any] = {"tool": "mail.send", "kind": EffectClass.IRREVERSIBLE}
@@ -75,4 +75,19 @@ def test_a_call_that_is_open_at_the_close(world: World, session: AgentSession, f
     if kind == "IN_DOUBT":
         assert attempt.owned
     faulty.fail(kind, REFUSED, written=False)
+    require_complete(world, session)
+
+
+def test_a_refusal_after_a_try_that_perhaps_succeeded(
+    world: World, session: AgentSession, faulty: FaultyLog, ledger: Ledger
+) -> None:
+    """The outcome was written, and nobody knows; the next try is refused for certain: its number is not given out again."""
+    faulty.fail("COMMITTED", UNKNOWN, written=True, afterwards=REFUSED)
+    with pytest.raises(OutcomeUnknownError):
+        world.charge(session, "first")
+    faulty.heal()
+    world.charge(session, "second")
+    world.status(world.op_id("first"), Status.COMMITTED)
+    settled = [ledger.operation(world.op_id(name)).operation.settled for name in ("first", "second")]
+    assert len({fact.seq for fact in settled if fact is not None}) == 2
     require_complete(world, session)

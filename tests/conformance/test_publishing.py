@@ -45,11 +45,12 @@ class FaultyLog:
 
     def __init__(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failing: dict[str, tuple[Exception, bool]] = {}
+        self._afterwards: dict[str, Exception] = {}
         log: Any = ledger._engine.store.log
         original = log.publish
 
         async def publish(partition: Partition, record: Record) -> int | None:
-            error, written = self.failing.get(_kind(partition, record), (None, True))
+            error, written = self._met(_kind(partition, record))
             offset: int | None = await original(partition, record) if written else None
             if error is not None:
                 raise error
@@ -78,8 +79,7 @@ class FaultyLog:
         original = getattr(log, "publish_here", None)
 
         def publish_here(partition: Partition, record: Record, **options: Any) -> int | None:
-            kind = decode_effect(record.fact).kind.value if record.fact else ""
-            error, written = self.failing.get(kind, (None, True))
+            error, written = self._met(_kind(partition, record))
             offset: int | None = original(partition, record, **options) if original and written else None
             if error is not None:
                 raise error
@@ -110,8 +110,17 @@ class FaultyLog:
 
         way.write, way.write_here = awaited, waiting
 
-    def fail(self, kind: str, error: Exception, *, written: bool) -> None:
+    def fail(self, kind: str, error: Exception, *, written: bool, afterwards: Exception | None = None) -> None:
+        """From now on; `afterwards` is what becomes of every try but the first, of which nothing is written."""
         self.failing[kind] = (error, written)
+        if afterwards is not None:
+            self._afterwards[kind] = afterwards
+
+    def _met(self, kind: str) -> tuple[Exception | None, bool]:
+        found = self.failing.get(kind, (None, True))
+        if kind in self._afterwards and kind in self.failing:
+            self.failing[kind] = (self._afterwards.pop(kind), False)
+        return found
 
     def heal(self) -> None:
         self.failing.clear()
@@ -137,8 +146,7 @@ class _FailingWork:
         return self._work(self)
 
     def publish(self, partition: Partition, record: Record) -> Any:
-        kind = decode_effect(record.fact).kind.value if record.fact else ""
-        error, written = self._faulty.failing.get(kind, (None, True))
+        error, written = self._faulty._met(_kind(partition, record))
         if error is not None and not written:
             raise error
         self.after = error or self.after
