@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..ledger.history import names_a_summary
 from ..ledger.ports import DocumentKey
 from ..ledger.projection import FENCES, OPS, UNJUDGED, UNSAFE
 from . import failpoints
@@ -127,7 +126,7 @@ class Folding:
     def _load(self, entries: Sequence[ReadEntry]) -> None:
         while wanted := self._wanted(entries):
             self.fold.provide(self._store.documents(wanted))
-            entries = [read for read in entries if names_a_summary(read.entry)]
+            entries = [read for read in entries if self.fold.names_a_summary(read.entry)]
 
     def _wanted(self, entries: Sequence[ReadEntry]) -> set[DocumentKey]:
         wanted: set[DocumentKey] = set()

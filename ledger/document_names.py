@@ -47,11 +47,12 @@ def seqs(agent_id: str, epoch: Position) -> str:
 
 def seq_document(number: Number) -> DocumentKey:
     """Where it is kept that a fact with this number was seen."""
-    return _seq_document(number.agent_id, number.epoch, number.seq // SEQ_CHUNK)
+    return session_document(number.agent_id, number.epoch, number.seq // SEQ_CHUNK)
 
 
 @lru_cache(maxsize=1024)
-def _seq_document(agent_id: str, epoch: Position, chunk: int) -> DocumentKey:
+def session_document(agent_id: str, epoch: Position, chunk: int) -> DocumentKey:
+    """Where the sequence numbers of one chunk of a session are kept."""
     return DocumentKey(seqs(agent_id, epoch), str(chunk))
 
 

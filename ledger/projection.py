@@ -41,17 +41,18 @@ from .document_names import (
     fence_document,
     seq_document,
     seqs,
+    session_document,
 )
 from .documents import Documents, Known
 from .facts import EffectFact, EffectKind, decode_effect
 from .history import History, LogEntry, PositionedFact, Record
-from .losers import Number
 from .marks import NO_ROOM, TOO_LARGE, mark_of
 from .operation_fold import fold_operation, take
 from .operations import Operation, Status
 from .ports import DocumentKey, Header, Step
 from .positions import Partition, Position
-from .sayings import Saying, Told, decoded, said_by
+from .sayings import Fact, Saying, Told, decoded, said_by
+from .seq_bits import SEQ_CHUNK
 
 __all__ = [
     "AGENTS", "DEBTS", "FENCES", "LAYOUT", "LEDGER", "OPEN", "OPS", "SET_ASIDE", "UNJUDGED", "UNKNOWN_TIME_MS", "UNSAFE",
@@ -149,31 +150,34 @@ class PartitionFold:
         said = self._saying(entry)
         if said.document is None:
             return set()
-        wanted = [said.document, DocumentKey(UNSAFE, entry.key or "")]
-        for item, fact in self._perhaps_new(said):
+        wanted = {said.document, DocumentKey(UNSAFE, entry.key or "")}
+        for fact in self._perhaps_new(said):
             if fact.kind is EffectKind.SUMMARISED:
-                wanted += self._summary_needs(item.fact, said.document)
+                wanted |= self._summary_needs(said, said.document)
                 continue
             if fact.seq > 0:
-                wanted.append(seq_document(losers.number_of(fact)))
-            if isinstance(fact, EffectFact) and fact.kind is EffectKind.INTENDED:
-                wanted.append(fence_document(fact.agent_id, fact.branch_id))
+                wanted.add(session_document(fact.agent_id, fact.epoch, fact.seq // SEQ_CHUNK))
+            if fact.kind is EffectKind.INTENDED:
+                wanted.add(fence_document(fact.agent_id, fact.branch_id))
         return self._documents.missing(wanted)
 
-    def _perhaps_new(self, said: Saying) -> Iterable[Told]:
+    def names_a_summary(self, entry: LogEntry) -> bool:
+        """Whether `needs` is to be asked about it again."""
+        return self._saying(entry).summarised
+
+    def _perhaps_new(self, said: Saying) -> Iterable[Fact]:
         """The facts that may have to be taken: what is known once stays known."""
-        told = list(zip(said.history, said.facts, strict=True))
-        if told and said.document is not None and said.document in self._documents:
+        if said.document is not None and said.document in self._documents:
             known = self._known(said.document, "").history
             if known and known == said.history[: len(known)]:
-                return told[len(known) :]
-        return told
+                return said.facts[len(known) :]
+        return said.facts
 
-    def _summary_needs(self, data: bytes, own: DocumentKey) -> set[DocumentKey]:
+    def _summary_needs(self, said: Saying, own: DocumentKey) -> set[DocumentKey]:
         if own not in self._documents:
             return set()
         known = numbers_in(self._known(own, "").history)
-        return {seq_document(number) for number in losers.numbers(data) - known}
+        return {seq_document(number) for number in numbers_in(said.history) - known}
 
     def _saying(self, entry: LogEntry) -> Saying:
         """What the entry says; `needs` and `apply` both ask."""
@@ -262,7 +266,7 @@ class PartitionFold:
         except EncodeError:  # no room for the mark: the unsafe note stands by itself
             return
         if document.collection == OPS:
-            self._index_operation(after, fold_operation(after.key, after.history), ())
+            self._index_operation(after, fold_operation(after.key, after.history))
 
     def _apply_fence(self, entry: LogEntry, said: Saying, document: DocumentKey) -> None:
         known = history.merge(self._known(document, "").history, said.history)
@@ -274,14 +278,15 @@ class PartitionFold:
         self._settle_debt(entry, covered=set(said.history) >= set(highest_fence(known)))
 
     def _apply_history(self, entry: LogEntry, said: Saying, document: DocumentKey) -> None:
-        key = entry.key or ""
+        key = document.key
         before = self._known(document, key)
-        union, new = self._union(before.history, said)
+        union, new, appended = self._union(before.history, said)
         known = union
         if document.collection == OPS:
             if verdicts := self._verdicts(key, new, known):
                 known = history.merge(known, verdicts)
-            known = self._summarised(key, known)
+            if len(known) >= losers.SUMMARISED_FROM:
+                known = self._summarised(key, known)
         after = Known(key, known)
         try:
             self._documents.put_history(document, after)
@@ -289,37 +294,36 @@ class PartitionFold:
             self._set_aside(replace(entry, record=None, problem=f"{TOO_LARGE}: {error}"))
             return
         if document.collection == OPS:
-            self._index_operation(after, self._operation(before, after, new), new)
+            operation = self._operation(before, after, new, appended=appended and known is union)
+            self._index_operation(after, operation, new, before)
         else:
             self._index_agent(key, known)
         self._note_seqs(new, before.history)
         self._settle_debt(entry, covered=known is said.history or history.contains(said.history, known))
 
-    def _union(self, before: History, said: Saying) -> tuple[History, Sequence[Told]]:
-        """All that is known now, and what of it was not known before.
+    def _union(self, before: History, said: Saying) -> tuple[History, Sequence[Told], bool]:
+        """All that is known now, what of it was not known before, and whether that stands at the end.
 
         As a rule a record has exactly what is known, and one fact more.
         """
         known = said.history
         if known[:-1] == before:
-            return known, list(zip(known[-1:], said.facts[-1:], strict=True))
+            return known, [(known[-1], said.facts[-1])] if known else (), True
         if known == before:
-            return known, ()
+            return known, (), True
         former = set(before)
         if not former <= set(known):
             known = history.merge(before, known)
-        new = sorted(set(known) - former)
-        return known, [(item, decoded(self.partition.topic, item.fact)) for item in new]
+        new = [(item, decoded(self.partition.topic, item.fact)) for item in sorted(set(known) - former)]
+        return known, new, known[: len(before)] == before and len(known) == len(before) + len(new)
 
-    def _operation(self, before: Known, after: Known, new: Sequence[Told]) -> Operation:
+    def _operation(self, before: Known, after: Known, new: Sequence[Told], *, appended: bool) -> Operation:
         """The fold of what is known after a record. Where facts came in at the end, the former fold goes on by them.
 
         Not where a verdict came in, or stands: that looks back to its intent.
         """
         former = before.taken_operation() if before.history else Operation(after.key)
-        size = len(before.history)
-        added = len(after.history) == size + len(new) and after.history[:size] == before.history
-        if former is None or not added or EffectKind.REJECTED in [fact.kind for _, fact in new]:
+        if former is None or not appended or EffectKind.REJECTED in [fact.kind for _, fact in new]:
             operation = fold_operation(after.key, after.history)
             after.operation = None if _has_verdicts(after.history) else operation
             return operation
@@ -346,7 +350,8 @@ class PartitionFold:
         if not candidates:
             return ()
         if self._header.opened:
-            return tuple(self._judge(candidates, known))
+            fenced = [(position, intent) for position, intent in candidates if self._fenced(position, intent)]
+            return tuple(self._judge(fenced, known)) if fenced else ()
         self._put(DocumentKey(UNJUDGED, op_id), b"")
         return ()
 
@@ -356,11 +361,11 @@ class PartitionFold:
         return [
             (item.position, fact)
             for item, fact in facts
-            if isinstance(fact, EffectFact) and fact.kind is EffectKind.INTENDED and item.position >= floor
+            if fact.kind is EffectKind.INTENDED and isinstance(fact, EffectFact) and item.position >= floor
         ]
 
     def _judge(self, candidates: Iterable[Intent], known: History) -> Iterable[PositionedFact]:
-        """REJECTED facts for the intents among `candidates` that a fence stands before."""
+        """REJECTED facts for the intents among `candidates`, each behind a fence, that have none."""
         facts = [(p, decode_effect(f)) for p, f in known]
         judged = {f.attempt_id for _, f in facts if f.kind is EffectKind.REJECTED}
         first: dict[str, Position] = {}
@@ -368,9 +373,7 @@ class PartitionFold:
             if fact.kind is EffectKind.INTENDED:
                 first.setdefault(fact.attempt_id, position)
         for position, intent in candidates:
-            if intent.attempt_id in judged or first[intent.attempt_id] != position:
-                continue
-            if self._fenced(position, intent):
+            if intent.attempt_id not in judged and first[intent.attempt_id] == position:
                 yield PositionedFact(position, rejection(intent))
 
     def _fenced(self, position: Position, intent: EffectFact) -> bool:
@@ -410,7 +413,8 @@ class PartitionFold:
         document = DocumentKey(OPS, op_id)
         before = self._known(document, op_id).history
         candidates = self._to_judge((item, decode_effect(item.fact)) for item in before)
-        verdicts = tuple(self._judge(candidates, before)) if candidates else ()
+        fenced = [(position, intent) for position, intent in candidates if self._fenced(position, intent)]
+        verdicts = tuple(self._judge(fenced, before))
         if not verdicts:
             return
         after = Known(op_id, history.merge(before, verdicts))
@@ -423,7 +427,7 @@ class PartitionFold:
             return
         for position, _ in verdicts:
             self._owe(op_id, Debt(position.offset, UNKNOWN_TIME_MS))
-        self._index_operation(after, fold_operation(op_id, after.history), ())
+        self._index_operation(after, fold_operation(op_id, after.history))
 
     # -- debts and indexes ---------------------------------------------------------------
 
@@ -443,15 +447,24 @@ class PartitionFold:
             self._oldest = None
             self._put(DocumentKey(DEBTS, key), since.written())
 
-    def _index_operation(self, known: Known, operation: Operation, new: Sequence[Told]) -> None:
+    def _index_operation(
+        self, known: Known, operation: Operation, new: Sequence[Told] = (), before: Known | None = None
+    ) -> None:
         op_id = known.key
         unsafe = self._get(DocumentKey(UNSAFE, op_id))
         if unsafe and operation.cleared_by(json.loads(unsafe)["offset"], self._header.generation):
             self._put(DocumentKey(UNSAFE, op_id), None)
             unsafe = None
         is_open = bool(unsafe) or not operation.at_rest
-        self._put(DocumentKey(OPEN, op_id), _STATUS[operation.status] if is_open else None)
+        open_document = DocumentKey(OPEN, op_id)
+        if before is not None and not before.there and unsafe is None:
+            self._documents.suppose_absent(open_document)  # what is open has a history, or is unsafe
+        self._put(open_document, _STATUS[operation.status] if is_open else None)
+        # Whoever wrote the fact before is in the indexes already: most often it is the same agent.
+        last = decode_effect(before.history[-1].fact).agent_id if before and before.history else ""
         for item, fact in new:
+            if fact.agent_id == last and fact.kind is not EffectKind.SUMMARISED:
+                continue
             for agent_id in (
                 agents_in(item.fact) if fact.kind is EffectKind.SUMMARISED else filter(None, [fact.agent_id])
             ):
@@ -472,11 +485,11 @@ class PartitionFold:
 
     def _note_seqs(self, new: Sequence[Told], before: History) -> None:
         for item, fact in new:
-            noted: Iterable[Number] = (losers.number_of(fact),) if fact.seq > 0 else ()
             if fact.kind is EffectKind.SUMMARISED:
-                noted = losers.numbers(item.fact) - numbers_in(before)
-            for number in noted:
-                self._documents.note(seq_document(number), number.seq)
+                for number in losers.numbers(item.fact) - numbers_in(before):
+                    self._documents.note(seq_document(number), number.seq)
+            elif fact.seq > 0:
+                self._documents.note(session_document(fact.agent_id, fact.epoch, fact.seq // SEQ_CHUNK), fact.seq)
 
     # -- steps -------------------------------------------------------------------------
 
