@@ -147,28 +147,35 @@ class PartitionFold:
         Ask again after providing them, until there are none, if the entry `history.names_a_summary`: what
         that stands for is only looked up as far as the key's own document does not know it.
         """
-        said = self._saying(entry)
-        if said.document is None:
-            return set()
-        wanted = {said.document, DocumentKey(UNSAFE, entry.key or "")}
-        for fact in self._perhaps_new(said):
-            if fact.kind is EffectKind.SUMMARISED:
-                wanted |= self._summary_needs(said, said.document)
+        return self.wanted((entry,))
+
+    def wanted(self, entries: Iterable[LogEntry]) -> set[DocumentKey]:
+        """What `needs` says of each of the entries, together."""
+        wanted: set[DocumentKey] = set()
+        for entry in entries:
+            said = self._saying(entry)
+            if said.document is None:
                 continue
-            if fact.seq > 0:
-                wanted.add(session_document(fact.agent_id, fact.epoch, fact.seq // SEQ_CHUNK))
-            if fact.kind is EffectKind.INTENDED:
-                wanted.add(fence_document(fact.agent_id, fact.branch_id))
+            wanted.add(said.document)
+            wanted.add(DocumentKey(UNSAFE, entry.key or ""))
+            for fact in self._perhaps_new(said, said.document):
+                if fact.kind is EffectKind.SUMMARISED:
+                    wanted |= self._summary_needs(said, said.document)
+                    continue
+                if fact.seq > 0:
+                    wanted.add(session_document(fact.agent_id, fact.epoch, fact.seq // SEQ_CHUNK))
+                if fact.kind is EffectKind.INTENDED:
+                    wanted.add(fence_document(fact.agent_id, fact.branch_id))
         return self._documents.missing(wanted)
 
     def names_a_summary(self, entry: LogEntry) -> bool:
         """Whether `needs` is to be asked about it again."""
         return self._saying(entry).summarised
 
-    def _perhaps_new(self, said: Saying) -> Iterable[Fact]:
+    def _perhaps_new(self, said: Saying, own: DocumentKey) -> Iterable[Fact]:
         """The facts that may have to be taken: what is known once stays known."""
-        if said.document is not None and said.document in self._documents:
-            known = self._known(said.document, "").history
+        if own in self._documents:
+            known = self._known(own, "").history
             if known and known == said.history[: len(known)]:
                 return said.facts[len(known) :]
         return said.facts
@@ -361,7 +368,7 @@ class PartitionFold:
         return [
             (item.position, fact)
             for item, fact in facts
-            if fact.kind is EffectKind.INTENDED and isinstance(fact, EffectFact) and item.position >= floor
+            if isinstance(fact, EffectFact) and fact.kind is EffectKind.INTENDED and item.position >= floor
         ]
 
     def _judge(self, candidates: Iterable[Intent], known: History) -> Iterable[PositionedFact]:
