@@ -69,7 +69,7 @@ class LogEntry:
 
 def merge(*histories: Iterable[PositionedFact]) -> History:
     """The union of histories, in log order. What a summary stands for is part of it."""
-    together = tuple(chain(*histories))
+    together = tuple(histories[0] if len(histories) == 1 else chain(*histories))
     if _is_plain(together):
         return together
     facts = set(together)
@@ -128,7 +128,7 @@ def facts_of(record: Record, position: Position) -> History:
     """All that a record at `position` says: its history and its own new fact."""
     if record.fact is None:
         return merge(record.history)
-    return merge(record.history, (PositionedFact(position, record.fact),))
+    return merge((*record.history, PositionedFact(position, record.fact)))
 
 
 def encode(record: Record) -> bytes:

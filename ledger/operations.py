@@ -174,7 +174,7 @@ class Operation:
     @property
     def at_rest(self) -> bool:
         """Whether nobody has anything to do about it: free or committed, and no anomaly stands."""
-        return self.status in _AT_REST and not self.needs_attention
+        return self.status in _AT_REST and not (self.anomalies and self.needs_attention)
 
     @property
     def variants(self) -> tuple[str, ...]:

@@ -113,6 +113,7 @@ class PartitionFold:
         self.partition = partition
         self.applied_offset = header.applied_offset
         self._header = header
+        self._floor = Position(header.generation, header.judge_from)  # intents below it were judged
         self._settled = header.settled_offset, header.settled_time_ms
         self.debts = dict(debts)
         self._oldest: Debt | None = None  # of the debts; found anew when they change
@@ -136,6 +137,7 @@ class PartitionFold:
     @header.setter
     def header(self, header: Header) -> None:
         self._header = header
+        self._floor = Position(header.generation, header.judge_from)
         self.applied_offset = header.applied_offset
         self._settled = header.settled_offset, header.settled_time_ms
 
@@ -175,7 +177,7 @@ class PartitionFold:
     def _perhaps_new(self, said: Saying, own: DocumentKey) -> Iterable[Fact]:
         """The facts that may have to be taken: what is known once stays known."""
         if own in self._documents:
-            known = self._known(own, "").history
+            known = self._documents.known(own, "").history
             if known and known == said.history[: len(known)]:
                 return said.facts[len(known) :]
         return said.facts
@@ -183,7 +185,7 @@ class PartitionFold:
     def _summary_needs(self, said: Saying, own: DocumentKey) -> set[DocumentKey]:
         if own not in self._documents:
             return set()
-        known = numbers_in(self._known(own, "").history)
+        known = numbers_in(self._documents.known(own, "").history)
         return {seq_document(number) for number in numbers_in(said.history) - known}
 
     def _saying(self, entry: LogEntry) -> Saying:
@@ -194,18 +196,9 @@ class PartitionFold:
             self._sayings[entry.offset] = kept
         return kept[1]
 
-    def _known(self, document: DocumentKey, key: str) -> Known:
-        return self._documents.known(document, key)
-
     def provide(self, documents: Mapping[DocumentKey, bytes | None]) -> None:
         """Hand over documents that were asked for; absent ones as None."""
         self._documents.provide(documents)
-
-    def _get(self, key: DocumentKey) -> bytes | None:
-        return self._documents.get(key)
-
-    def _put(self, key: DocumentKey, value: bytes | None) -> None:
-        self._documents.put(key, value)
 
     # -- applying ----------------------------------------------------------------------
 
@@ -247,14 +240,14 @@ class PartitionFold:
         place = {"partition": str(self.partition), "offset": entry.offset, "generation": self._header.generation}
         said = {"key": entry.key, "problem": entry.problem, "time_ms": entry.time_ms, "stray": entry.stray}
         note = json.dumps({**place, **said})
-        self._put(DocumentKey(SET_ASIDE, str(entry.offset)), note.encode())
+        self._documents.put(DocumentKey(SET_ASIDE, str(entry.offset)), note.encode())
         document = document_of(self.partition.topic, entry.key) if entry.key is not None else None
         if entry.key is None or document is None or entry.stray:
             return
-        self._put(DocumentKey(UNSAFE, entry.key), note.encode())
+        self._documents.put(DocumentKey(UNSAFE, entry.key), note.encode())
         if (mark := mark_of(self.partition.topic, entry.key)) is not None:
             self._mark_unsafe(entry, document, mark)
-        if self._get(document):
+        if self._documents.get(document):
             self._owe(entry.key, Debt(entry.offset, entry.time_ms))
 
     def _mark_unsafe(self, entry: LogEntry, document: DocumentKey, mark: bytes) -> None:
@@ -264,10 +257,10 @@ class PartitionFold:
         afterwards would take the operation, or the agent, for a safe one.
         """
         position = Position(self._header.generation, entry.offset)
-        before = self._known(document, document.key).history
+        before = self._documents.known(document, document.key).history
         after = Known(document.key, history.merge(before, (PositionedFact(position, mark),)))
         if document.collection == OPS:
-            self._put(DocumentKey(OPEN, document.key), b"unsafe")
+            self._documents.put(DocumentKey(OPEN, document.key), b"unsafe")
         try:
             self._documents.put_history(document, after)
         except EncodeError:  # no room for the mark: the unsafe note stands by itself
@@ -276,7 +269,7 @@ class PartitionFold:
             self._index_operation(after, fold_operation(after.key, after.history))
 
     def _apply_fence(self, entry: LogEntry, said: Saying, document: DocumentKey) -> None:
-        known = history.merge(self._known(document, "").history, said.history)
+        known = history.merge(self._documents.known(document, "").history, said.history)
         # Once opened every intent was judged when it was applied, so only the highest fence
         # still decides anything. Below the horizon all are kept: they are judged by later.
         if self._header.opened:
@@ -286,7 +279,7 @@ class PartitionFold:
 
     def _apply_history(self, entry: LogEntry, said: Saying, document: DocumentKey) -> None:
         key = document.key
-        before = self._known(document, key)
+        before = self._documents.known(document, key)
         union, new, appended = self._union(before.history, said)
         known = union
         if document.collection == OPS:
@@ -359,12 +352,12 @@ class PartitionFold:
         if self._header.opened:
             fenced = [(position, intent) for position, intent in candidates if self._fenced(position, intent)]
             return tuple(self._judge(fenced, known)) if fenced else ()
-        self._put(DocumentKey(UNJUDGED, op_id), b"")
+        self._documents.put(DocumentKey(UNJUDGED, op_id), b"")
         return ()
 
     def _to_judge(self, facts: Iterable[Told]) -> list[Intent]:
         """The intents among them that a verdict may have to be given on."""
-        floor = Position(self._header.generation, self._header.judge_from)
+        floor = self._floor
         return [
             (item.position, fact)
             for item, fact in facts
@@ -388,7 +381,7 @@ class PartitionFold:
         # At the horizon the whole collection was provided: what is not in it does not exist.
         if not self._header.opened and document not in self._documents:
             return False
-        fences = self._known(document, "").history
+        fences = self._documents.known(document, "").history
         return any(at < position and decode_effect(f).epoch > intent.epoch for at, f in fences)
 
     # -- the horizon -------------------------------------------------------------------
@@ -406,19 +399,19 @@ class PartitionFold:
         self.provide(fences)
         for op_id in op_ids:
             self._judge_at_horizon(op_id)
-            self._put(DocumentKey(UNJUDGED, op_id), None)
+            self._documents.put(DocumentKey(UNJUDGED, op_id), None)
 
     def open(self, fences: Mapping[DocumentKey, bytes]) -> None:
         """Open the projection, once every operation noted as unjudged was judged."""
         for key, data in fences.items():
             kept = history.decode(data)
-            self._put(key, write_history(kept.key, highest_fence(kept.history)))
+            self._documents.put(key, write_history(kept.key, highest_fence(kept.history)))
         self.header = replace(self.header, opened=True)
         self._advance(self.applied_offset)
 
     def _judge_at_horizon(self, op_id: str) -> None:
         document = DocumentKey(OPS, op_id)
-        before = self._known(document, op_id).history
+        before = self._documents.known(document, op_id).history
         candidates = self._to_judge((item, decode_effect(item.fact)) for item in before)
         fenced = [(position, intent) for position, intent in candidates if self._fenced(position, intent)]
         verdicts = tuple(self._judge(fenced, before))
@@ -429,8 +422,8 @@ class PartitionFold:
             self._documents.put_history(document, after)
         except EncodeError as error:  # nothing can be decided about it, and nothing else stops
             note = {"offset": verdicts[0].position.offset, "key": op_id, "problem": f"{NO_ROOM}: {error}"}
-            self._put(DocumentKey(UNSAFE, op_id), json.dumps(note).encode())
-            self._put(DocumentKey(OPEN, op_id), b"unsafe")
+            self._documents.put(DocumentKey(UNSAFE, op_id), json.dumps(note).encode())
+            self._documents.put(DocumentKey(OPEN, op_id), b"unsafe")
             return
         for position, _ in verdicts:
             self._owe(op_id, Debt(position.offset, UNKNOWN_TIME_MS))
@@ -445,28 +438,28 @@ class PartitionFold:
         elif key in self.debts:
             del self.debts[key]
             self._oldest = None
-            self._put(DocumentKey(DEBTS, key), None)
+            self._documents.put(DocumentKey(DEBTS, key), None)
 
     def _owe(self, key: str, debt: Debt) -> None:
         since = min(debt, self.debts.get(key, debt))
         if self.debts.get(key) != since:
             self.debts[key] = since
             self._oldest = None
-            self._put(DocumentKey(DEBTS, key), since.written())
+            self._documents.put(DocumentKey(DEBTS, key), since.written())
 
     def _index_operation(
         self, known: Known, operation: Operation, new: Sequence[Told] = (), before: Known | None = None
     ) -> None:
         op_id = known.key
-        unsafe = self._get(DocumentKey(UNSAFE, op_id))
+        unsafe = self._documents.get(DocumentKey(UNSAFE, op_id))
         if unsafe and operation.cleared_by(json.loads(unsafe)["offset"], self._header.generation):
-            self._put(DocumentKey(UNSAFE, op_id), None)
+            self._documents.put(DocumentKey(UNSAFE, op_id), None)
             unsafe = None
         is_open = bool(unsafe) or not operation.at_rest
         open_document = DocumentKey(OPEN, op_id)
         if before is not None and not before.there and unsafe is None:
             self._documents.suppose_absent(open_document)  # what is open has a history, or is unsafe
-        self._put(open_document, _STATUS[operation.status] if is_open else None)
+        self._documents.put(open_document, _STATUS[operation.status] if is_open else None)
         # Whoever wrote the fact before is in the indexes already: most often it is the same agent.
         last = decode_effect(before.history[-1].fact).agent_id if before and before.history else ""
         for item, fact in new:
@@ -475,20 +468,20 @@ class PartitionFold:
             for agent_id in (
                 agents_in(item.fact) if fact.kind is EffectKind.SUMMARISED else filter(None, [fact.agent_id])
             ):
-                self._put(DocumentKey(agent_ops(agent_id), op_id), b"")
-                self._put(DocumentKey(AGENTS, agent_id), b"")
+                self._documents.put(DocumentKey(agent_ops(agent_id), op_id), b"")
+                self._documents.put(DocumentKey(AGENTS, agent_id), b"")
 
     def _index_agent(self, key: str, known: History) -> None:
         owner = log_keys.agent_of(key)
         if not owner:
             return
-        self._put(DocumentKey(AGENTS, owner[1]), b"")
+        self._documents.put(DocumentKey(AGENTS, owner[1]), b"")
         mark = mark_of(self.partition.topic, key)
         marked = [position for position, data in known if data == mark]
-        if marked and not self._get(DocumentKey(UNSAFE, key)):  # the record itself is gone from the log
+        if marked and not self._documents.get(DocumentKey(UNSAFE, key)):  # the record itself is gone from the log
             at = {"partition": str(self.partition), "offset": marked[-1].offset, "generation": marked[-1].generation}
             note = {**at, "key": key, "problem": "it could not be taken", "time_ms": 0, "stray": False}
-            self._put(DocumentKey(UNSAFE, key), json.dumps(note).encode())
+            self._documents.put(DocumentKey(UNSAFE, key), json.dumps(note).encode())
 
     def _note_seqs(self, new: Sequence[Told], before: History) -> None:
         for item, fact in new:
