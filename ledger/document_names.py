@@ -64,11 +64,11 @@ def fence_document(agent_id: str, branch_id: str) -> DocumentKey:
 
 def document_of(topic: Topic, key: str) -> DocumentKey | None:
     """Where the history of a log key is kept; None for keys that have none (horizons)."""
+    if topic is Topic.EFFECTS and log_keys.is_operation(key):
+        return DocumentKey(OPS, key)
     if log_keys.is_horizon(key):
         return None
     if topic is Topic.EFFECTS:
-        if log_keys.is_operation(key):
-            return DocumentKey(OPS, key)
         fence = log_keys.fence_of(key)
         return fence_document(*fence) if fence else None
     if key == log_keys.LEDGER:

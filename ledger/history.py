@@ -128,7 +128,8 @@ def facts_of(record: Record, position: Position) -> History:
     """All that a record at `position` says: its history and its own new fact."""
     if record.fact is None:
         return merge(record.history)
-    return merge((*record.history, PositionedFact(position, record.fact)))
+    own = PositionedFact(position, record.fact)
+    return merge((*record.history, own)) if record.history else (own,)
 
 
 def encode(record: Record) -> bytes:
@@ -140,7 +141,8 @@ def decode(data: bytes) -> Record:
     """The record in `data`. Raises schemas.DecodeError."""
     values = _reader()(data)
     told = values.get
-    return Record(told("key", ""), merge(told("history", ())), told("fact"), told("writer", ""))
+    known: History = told("history", ())
+    return Record(told("key", ""), merge(known) if len(known) > 1 else known, told("fact"), told("writer", ""))
 
 
 @cache
