@@ -59,7 +59,10 @@ def compile_usual(schema: Schema, defaults: Sequence[bytes], limits: Limits, sta
 
 
 class _Lines:
-    """The text that reads one field after the other; `pos` is the place in `data`."""
+    """The text that reads one field after the other; `pos` is the place in `data`.
+
+    What reads a value finds its first byte in `raw` and `pos` behind it, but for numbers of a fixed width.
+    """
 
     def __init__(self, stand_ins: StandIns) -> None:
         self.text: list[str] = []
@@ -72,10 +75,13 @@ class _Lines:
 
     def field(self, field: Mapping[str, Any], default: bytes) -> None:
         """Read a field, unless it is at its default."""
-        at_default = f"data[pos] == {default[0]}" if len(default) == 1 else f"data.startswith({default!r}, pos)"
-        name = field["name"]
-        self.text += [f"if {at_default}:", f"    pos += {len(default)}", "else:"]
-        self.text += _indented(self._value(field["type"], f"told[{name!r}]", name))
+        lines = self._value(field["type"], f"told[{field['name']!r}]", field["name"])
+        if len(default) == 1:
+            self.text += [*_FIRST_BYTE, f"if raw != {default[0]}:" if default[0] else "if raw:", *_indented(lines)]
+        else:
+            first = [] if field["type"] in _FIXED else _FIRST_BYTE
+            self.text += [f"if data.startswith({default!r}, pos):", f"    pos += {len(default)}", "else:"]
+            self.text += _indented([*first, *lines])
 
     def _value(self, schema: Schema, target: str, name: str) -> list[str]:
         """Lines that read a value of the field `name` into `target`."""
@@ -84,7 +90,7 @@ class _Lines:
             case "enum":
                 return self._enum(schema, target, name)
             case "union" if schema[0] == "null" and len(schema) == _OPTIONAL:
-                return ["if data[pos] != 2: return None", "pos += 1", *_plain(schema[1], target)]
+                return ["if raw != 2: return None", *_next(schema[1], target)]
             case "record":
                 return self._record(schema, target, name)
             case "array":
@@ -94,28 +100,28 @@ class _Lines:
     def _enum(self, schema: Mapping[str, Any], target: str, name: str) -> list[str]:
         make = self._stand_ins.get(name, str)
         self.outside[f"symbols_{name}"] = [make(symbol) for symbol in schema["symbols"]]
-        return ["raw = data[pos]", "if raw & 1: return None", f"{target} = symbols_{name}[raw >> 1]", "pos += 1"]
+        return ["if raw & 1: return None", f"{target} = symbols_{name}[raw >> 1]"]
 
     def _record(self, schema: Mapping[str, Any], target: str, name: str) -> list[str]:
         names = [field["name"] for field in schema["fields"]]
-        lines = [line for field in schema["fields"] for line in _plain(field["type"], f"part_{field['name']}")]
+        if not names or schema["fields"][0]["type"] in _FIXED:
+            return ["return None"]
+        lines = [line for field in schema["fields"] for line in _next(field["type"], f"part_{field['name']}")]
+        lines = lines[len(_FIRST_BYTE) :]  # it was read
         if name not in self._stand_ins:
             return [*lines, f"{target} = {{{', '.join(f'{part!r}: part_{part}' for part in names)}}}"]
         self.outside[f"make_{name}"] = self._stand_ins[name]
         return [*lines, f"{target} = make_{name}({', '.join(f'part_{part}' for part in names)})"]
 
     def _array(self, items: Schema, target: str, name: str) -> list[str]:
+        item = [*_FIRST_BYTE, *self._record(items, "item", name)] if _is_record(items) else _next(items, "item")
         return [
-            "end = data[pos]",  # how many there are, twice
-            "pos += 1",
-            f"if end > {_CONTINUES - 1}:",
-            *_indented(_SECOND_BYTE),
-            "if end & 1: return None",
-            "left -= end >> 1",
+            *_LENGTH,  # how many there are
+            "left -= raw >> 1",
             "if left < 0: return None",
             "items = []",
-            "for _ in range(end >> 1):",
-            *_indented(self._record(items, "item", name) if _is_record(items) else _plain(items, "item")),
+            "for _ in range(raw >> 1):",
+            *_indented(item),
             "    items.append(item)",
             "if data[pos]: return None",
             "pos += 1",
@@ -123,20 +129,36 @@ class _Lines:
         ]
 
 
-_SECOND_BYTE = [
-    f"if data[pos] > {_CONTINUES - 1}: return None",
-    f"end += (data[pos] << 7) - {_CONTINUES}",
-    "pos += 1",
+_FIXED = ("double",)
+_FIRST_BYTE = ["raw = data[pos]", "pos += 1"]
+_LENGTH = [  # twice as much, in one byte or two
+    f"if raw & {_CONTINUES | 1}:",
+    f"    if raw & 1 or data[pos] >= {_CONTINUES}: return None",
+    f"    raw += (data[pos] << 7) - {_CONTINUES}",
+    "    pos += 1",
 ]
-_LENGTH = [
-    "end = data[pos]",
-    "pos += 1",
-    f"if end > {_CONTINUES - 1}:",
-    *(f"    {line}" for line in _SECOND_BYTE),
-    "if end & 1: return None",
-    "end = pos + (end >> 1)",
-]
-_NUMBER = ["raw = data[pos]", "pos += 1", f"if raw > {_CONTINUES - 1}:", "    raw, pos = more(data, pos, raw)"]
+
+
+def _next(schema: Schema, target: str) -> list[str]:
+    """Lines that read the next value, of a primitive type."""
+    return [*([] if schema in _FIXED else _FIRST_BYTE), *_plain(schema, target)]
+
+
+def _plain(schema: Schema, target: str) -> list[str]:
+    """Lines that read a value of a primitive type; any other has no usual form here."""
+    match schema:
+        case "string" | "bytes":
+            decoded = ".decode()" if schema == "string" else ""
+            return [*_LENGTH, "end = pos + (raw >> 1)", f"{target} = data[pos:end]{decoded}", "pos = end"]
+        case "int" | "long":
+            fits = ["    if raw >> 32: return None"] if schema == "int" else []
+            more = [f"if raw >= {_CONTINUES}:", "    raw, pos = more(data, pos, raw)"]
+            return [*more, *fits, f"{target} = (raw >> 1) ^ -(raw & 1)"]
+        case "double":
+            return [f"{target} = double(data, pos)[0]", "pos += 8"]
+        case "boolean":
+            return ["if raw > 1: return None", f"{target} = raw == 1"]
+    return ["return None"]
 
 
 def stood_in(values: dict[str, Any], schema: Schema, stand_ins: StandIns) -> dict[str, Any]:
@@ -161,21 +183,6 @@ def _maker(schema: Schema, make: Callable[..., Any] | None) -> Callable[[Any], A
 
 def _is_record(schema: Schema) -> bool:
     return isinstance(schema, Mapping) and schema["type"] == "record"
-
-
-def _plain(schema: Schema, target: str) -> list[str]:
-    """Lines that read a value of a primitive type; any other has no usual form here."""
-    match schema:
-        case "string" | "bytes":
-            return [*_LENGTH, f"{target} = data[pos:end]{'.decode()' if schema == 'string' else ''}", "pos = end"]
-        case "int" | "long":
-            fits = ["    if raw >> 32: return None"] if schema == "int" else []
-            return [*_NUMBER, *fits, f"{target} = (raw >> 1) ^ -(raw & 1)"]
-        case "double":
-            return [f"{target} = double(data, pos)[0]", "pos += 8"]
-        case "boolean":
-            return ["if data[pos] > 1: return None", f"{target} = data[pos] == 1", "pos += 1"]
-    return ["return None"]
 
 
 def _indented(lines: Sequence[str]) -> list[str]:
