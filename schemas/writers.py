@@ -6,6 +6,7 @@ what is wrong with them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from struct import Struct
 from typing import Any, TypeAlias
 
@@ -30,7 +31,10 @@ def _varint(raw: int) -> bytes:
     return bytes(out)
 
 
-_NUMBERS = [_varint(number << 1) for number in range(_TABLE)]
+@cache
+def _numbers() -> list[bytes]:
+    """The encodings of the numbers from 0; made when wanted, it takes milliseconds."""
+    return [_varint(number << 1) for number in range(_TABLE)]
 
 
 def _long(value: int) -> bytes:
@@ -57,7 +61,7 @@ def compile_writer(schema: Schema, told: Collection[str], defaults: Sequence[byt
         A function that gives what the library would write for values in their shape, or None.
     """
     outside: dict[str, Any] = {
-        "numbers": _NUMBERS, "long": _long, "int_": _int, "double": Struct("<d").pack,
+        "numbers": _numbers(), "long": _long, "int_": _int, "double": Struct("<d").pack,
         "unusual": (KeyError, TypeError, OverflowError, UnicodeEncodeError),
     }  # fmt: skip
     lines: list[str] = []
@@ -92,7 +96,7 @@ def _field(  # noqa: PLR0911 - one return per Avro type
     kind = schema["type"] if isinstance(schema, Mapping) else "union" if isinstance(schema, list) else schema
     match kind:
         case "enum":
-            outside[f"symbols_{name}"] = {symbol: _NUMBERS[n] for n, symbol in enumerate(schema["symbols"])}
+            outside[f"symbols_{name}"] = {symbol: _varint(n << 1) for n, symbol in enumerate(schema["symbols"])}
             return [f"{name} = symbols_{name}[v]"], [name]
         case "union" if schema[0] == "null" and len(schema) == _OPTIONAL:
             lines, pieces = _plain(schema[1], name)
