@@ -19,6 +19,16 @@ _CERTAIN_FACTS = 5_000
 _OVERHEAD_BYTES = 40  # of a fact in a history, more than its position and length take
 
 
+def read_history(data: bytes | None) -> History:
+    """The history in a document."""
+    return history.decode(data).history if data else ()
+
+
+def write_history(key: str, facts: History) -> bytes:
+    """A document that holds a key's history."""
+    return history.encode(Record(key, facts))
+
+
 class Known:
     """A key's history as it stands in a document, and what was made of it.
 
@@ -39,7 +49,7 @@ class Known:
 
     def written(self) -> bytes:
         """The document. Raises EncodeError when it is too large."""
-        return history.encode(Record(self.key, self.history))
+        return write_history(self.key, self.history)
 
     @property
     def certain(self) -> bool:

@@ -19,10 +19,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from ..schemas.errors import EncodeError
 from . import history, log_keys, losers
+from .debt import UNKNOWN_TIME_MS, Debt
 from .derived_facts import agents_in, highest_fence, numbers_in, rejection
 from .document_names import (
     AGENTS,
@@ -43,7 +43,7 @@ from .document_names import (
     seqs,
     session_document,
 )
-from .documents import Documents, Known
+from .documents import Documents, Known, read_history, write_history
 from .facts import EffectFact, EffectKind, decode_effect
 from .history import History, LogEntry, PositionedFact, Record
 from .marks import NO_ROOM, TOO_LARGE, mark_of
@@ -60,42 +60,13 @@ __all__ = [
     "read_history", "reassertion", "seq_document", "seqs", "write_history",
 ]  # fmt: skip
 
-UNKNOWN_TIME_MS = 1
-"""Stands for the unknown time of an old record: older than any limit."""
 _STATUS = {status: status.value.encode() for status in Status}
-
-
-def read_history(data: bytes | None) -> History:
-    """The history in a document."""
-    return history.decode(data).history if data else ()
-
-
-def write_history(key: str, facts: History) -> bytes:
-    """A document that holds a key's history."""
-    return history.encode(Record(key, facts))
 
 
 def fence_epoch(facts: History) -> Position | None:
     """The highest epoch that a fence's history raises its branch to."""
     epochs = [decode_effect(f).epoch for _, f in facts]
     return max(epochs, default=None)
-
-
-class Debt(NamedTuple):
-    """Since which record a key owes a re-assertion, and that record's broker time."""
-
-    offset: int
-    time_ms: int
-
-    @classmethod
-    def read(cls, document: bytes) -> Debt:
-        """The debt that a document notes."""
-        offset, _, time_ms = document.decode().partition(" ")
-        return cls(int(offset), int(time_ms))
-
-    def written(self) -> bytes:
-        """The document that notes it."""
-        return f"{self.offset} {self.time_ms}".encode()
 
 
 Intent = tuple[Position, EffectFact]
