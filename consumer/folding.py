@@ -134,7 +134,8 @@ class Folding:
     def _load(self, entries: Sequence[ReadEntry]) -> None:
         while wanted := self.fold.wanted(read.entry for read in entries):
             self.fold.provide(self._documents(wanted))
-            entries = [read for read in entries if self.fold.names_a_summary(read.entry)]
+            if not self.fold.asks_again:
+                return
 
     def _documents(self, wanted: set[DocumentKey]) -> Mapping[DocumentKey, bytes | None]:
         """The documents; those of a projection that is being built are looked for only where they may be."""

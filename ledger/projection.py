@@ -90,6 +90,7 @@ class PartitionFold:
         self._oldest: Debt | None = None  # of the debts; found anew when they change
         self._documents = Documents(str(partition))
         self._sayings: dict[int, tuple[LogEntry, Saying]] = {}
+        self._names_summaries = False  # any of them
 
     @property
     def header(self) -> Header:
@@ -141,9 +142,10 @@ class PartitionFold:
                     wanted.add(fence_document(fact.agent_id, fact.branch_id))
         return self._documents.missing(wanted)
 
-    def names_a_summary(self, entry: LogEntry) -> bool:
-        """Whether `needs` is to be asked about it again."""
-        return self._saying(entry).summarised
+    @property
+    def asks_again(self) -> bool:
+        """Whether `wanted` must be asked again once what it wanted is provided: an entry of this step names a summary."""
+        return self._names_summaries
 
     def _perhaps_new(self, said: Saying, own: DocumentKey) -> Iterable[Fact]:
         """The facts that may have to be taken: what is known once stays known."""
@@ -164,6 +166,7 @@ class PartitionFold:
         kept = self._sayings.get(entry.offset)
         if kept is None or kept[0] is not entry:
             kept = entry, said_by(entry, self.partition.topic, self._header.generation)
+            self._names_summaries |= kept[1].summarised
             self._sayings[entry.offset] = kept
         return kept[1]
 
@@ -467,6 +470,7 @@ class PartitionFold:
     def take_step(self) -> Step:
         """What changed since the last step; the fold goes on from there."""
         self._sayings.clear()
+        self._names_summaries = False
         return Step(self.header, self._documents.take())
 
     def forget(self, *, keep: int, keep_bytes: int = 32_000_000) -> None:
