@@ -118,15 +118,20 @@ def _ports(url: str) -> list[int]:
 # -- effects ---------------------------------------------------------------------------
 
 
-def _effects(name: str, *, face: str, agents: int, processes: int = 1, projectors: int = 1, work: str = GUARDED) -> Row:
+def _effects(
+    name: str, *, face: str, agents: int, processes: int = 1, projectors: int = 1, work: str = GUARDED, grown: int = 0
+) -> Row:
     def size(settings: Settings) -> Mapping[str, int]:
         each = operations_of(settings, agents, 0)
-        return {"agents": agents, "processes": processes, "projectors": projectors, "partitions": PARTITIONS,
-                "operations": each * agents}  # fmt: skip
+        sizes = {"agents": agents, "processes": processes, "projectors": projectors, "partitions": PARTITIONS,
+                 "operations": each * agents}  # fmt: skip
+        return sizes | ({"known_operations": settings.scaled(grown)} if grown else {})
 
     @contextmanager
     def prepare(settings: Settings) -> Iterator[Measure]:
         with home(settings, projectors=projectors) as at, Ledger.open(at.url) as ledger:
+            if grown:
+                on_store(at.url, lambda store: _grow(store, settings.scaled(grown)))
 
             def one_round(number: int) -> Round:
                 load = Load(
@@ -140,7 +145,15 @@ def _effects(name: str, *, face: str, agents: int, processes: int = 1, projector
 
             yield one_round
 
-    return Row(name, KAFKA, f"{work} effects, {agents} agents ({face})", size, prepare)
+    what = f"{work} effects, {agents} agents ({face})"
+    return Row(name, KAFKA, what + (" in a ledger that has many operations" if grown else ""), size, prepare)
+
+
+async def _grow(store: Store, operations: int) -> None:
+    """Have a projection of at least so many operations."""
+    before = await _applied(store)
+    await filled.fill(store.log, filled.Author(), operations)
+    await _until(store, _caught_up(before + 2 * operations))
 
 
 # -- the projector ---------------------------------------------------------------------
@@ -290,6 +303,8 @@ def rows() -> list[Row]:
         _live("kafka.projector.live.two", 2),
         _rebuild("kafka.projector.rebuild", 1),
         _rebuild("kafka.projector.rebuild.two", 2),
+        _effects("kafka.grown.10k", face=THREADS, agents=1, grown=10_000),
+        _effects("kafka.grown.1m", face=THREADS, agents=1, grown=1_000_000),
     ]
     for partitions in (12, 64):
         found += [

@@ -16,19 +16,19 @@ that says so may stand on one side only.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..schemas.errors import DecodeError
 from . import projection as docs
 from .derived_facts import agree
 from .history import History
 from .marks import NO_ROOM, TOO_LARGE, mark_of
+from .notes import Note, read_note
 from .operation_fold import fold_operation
 from .operations import Status
 from .ports import DocumentKey
-from .positions import Position, Topic
+from .positions import Topic
 
 MISSING = "is in the log and not in the projection"
 MADE_UP = "is in the projection and not in the log"
@@ -86,35 +86,16 @@ def same_history(key: DocumentKey, expected: bytes | None, have: bytes | None) -
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Note:
-    """A note about a record that was set aside. Raises ValueError for anything else."""
-
-    position: Position
-    key: str | None
-    problem: str
-    rest: tuple[object, ...]
-
-    @classmethod
-    def read(cls, data: bytes, generation: int) -> _Note:
-        try:
-            said = json.loads(data)
-            position = Position(int(said.get("generation", generation)), int(said["offset"]))
-            rest = tuple(said.get(name) for name in ("partition", "time_ms", "stray"))
-            return cls(position, said["key"], str(said["problem"]), rest)
-        except (UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError("not a note") from error
-
-    @property
-    def depends_on_room(self) -> bool:
-        return self.problem.startswith((TOO_LARGE, NO_ROOM))
-
-    def is_gone(self, expected: Expected) -> bool:
-        """Whether the record that it is about is not in the log any more."""
-        return self.position.generation == expected.generation and expected.is_gone(self.position.offset)
+def _depends_on_room(note: Note) -> bool:
+    return note.problem.startswith((TOO_LARGE, NO_ROOM))
 
 
-_Notes = Callable[[DocumentKey, _Note, _Note | None, Expected], bool]
+def _is_gone(note: Note, expected: Expected) -> bool:
+    """Whether the record that a note is about is not in the log any more."""
+    return note.position.generation == expected.generation and expected.is_gone(note.position.offset)
+
+
+_Notes = Callable[[DocumentKey, Note, Note | None, Expected], bool]
 _Rule = Callable[[DocumentKey, Mapping[DocumentKey, bytes], Expected], bool]
 
 
@@ -124,29 +105,29 @@ def _by_notes(same: _Notes) -> _Rule:
     def rule(key: DocumentKey, found: Mapping[DocumentKey, bytes], expected: Expected) -> bool:
         try:
             have, said = (
-                _Note.read(data, expected.generation) if data is not None else None
+                read_note(data, expected.generation) if data is not None else None
                 for data in (found.get(key), expected.document)
             )
-        except ValueError:
+        except DecodeError:
             return False
-        if any(note is not None and note.depends_on_room for note in (have, said)):
+        if any(note is not None and _depends_on_room(note) for note in (have, said)):
             return True
         return have is not None and same(key, have, said, expected)
 
     return rule
 
 
-def _same_set_aside(key: DocumentKey, have: _Note, said: _Note | None, expected: Expected) -> bool:
+def _same_set_aside(key: DocumentKey, have: Note, said: Note | None, expected: Expected) -> bool:
     """The text of the problem is for people, and worded by the version that wrote it: it is not compared."""
     if said is None:
-        return str(have.position.offset) == key.key and have.is_gone(expected)
-    return (have.position, have.key, have.rest) == (said.position, said.key, said.rest)
+        return str(have.position.offset) == key.key and _is_gone(have, expected)
+    return replace(have, problem="") == replace(said, problem="")
 
 
-def _same_unsafe(key: DocumentKey, have: _Note, said: _Note | None, expected: Expected) -> bool:
+def _same_unsafe(key: DocumentKey, have: Note, said: Note | None, expected: Expected) -> bool:
     if have.key != key.key:
         return False
-    if have.is_gone(expected):
+    if _is_gone(have, expected):
         return True
     mark = mark_of(expected.topic, key.key)
     marked = {position for position, fact in expected.history if fact == mark}

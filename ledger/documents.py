@@ -20,8 +20,8 @@ _OVERHEAD_BYTES = 40  # of a fact in a history, more than its position and lengt
 
 
 def read_history(data: bytes | None) -> History:
-    """The history in a document."""
-    return history.decode(data).history if data else ()
+    """The history in a document; none in an absent one. Raises DecodeError."""
+    return () if data is None else history.decode(data).history
 
 
 def write_history(key: str, facts: History) -> bytes:
@@ -114,7 +114,7 @@ class Documents:
         found = self._found(key)
         if isinstance(found, Known):
             return found
-        known = Known(log_key, history.decode(found).history if found else (), there=found is not None)
+        known = Known(log_key, history.decode(found).history if found is not None else (), there=found is not None)
         if key not in self._writes:
             self._loaded[key] = known
         return known

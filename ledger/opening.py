@@ -2,7 +2,9 @@
 
 1. read the agent; choose the point that the session resumes from
 2. publish SESSION_OPENED and wait until it is applied; its position is the epoch
-3. fence the predecessor in every partition of the effects log and wait for it
+3. look again at what stood before it: what was read in step 1 may be older than the log. Where the point
+   should have been another one, open anew from that one (the session of step 2 has done nothing)
+4. fence the predecessor in every partition of the effects log and wait for it
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+from collections.abc import Container
+from dataclasses import replace
 
 from . import log_keys
 from .contexts import Checkpoint
@@ -49,6 +53,8 @@ async def open_session(
     deadline = engine.clock.monotonic() + engine.limits.apply_s
     opened: Session | str = ""
     pending = None
+    mine: set[str] = set()
+    chosen: Point | None = None
     for _ in range(10):
         view = await engine.patiently(functools.partial(engine.view.agent, agent_id), deadline=deadline)
         pending = view.agent.pending
@@ -56,9 +62,18 @@ async def open_session(
         if pending is not None and branch_id in pending.branches:  # it would be rejected: nothing is written for that
             opened = f"rollback {pending.rollback_id} of its branch is being decided"
         else:
-            opened = await _try_open(engine, view, branch_id, resumed_from=resumed_from, deadline=deadline)
+            opened = await _try_open(
+                engine, view, branch_id, resumed_from=resumed_from, chosen=chosen, deadline=deadline
+            )
         if isinstance(opened, Session):
-            return await _take_over(engine, agent_id, opened, deadline=deadline, scope=scope)
+            view = await engine.patiently(functools.partial(engine.view.agent, agent_id), deadline=deadline)
+            point = opened.parent if resumed_from is not None else point_before(view, opened, mine)
+            if point == opened.parent:
+                return await _take_over(engine, view, opened, deadline=deadline, scope=scope)
+            mine.add(opened.session_id)
+            chosen = point
+            continue
+        chosen = None
         if not ("another segment" in opened or "being decided" in opened):
             raise FencedError(
                 f"no session can be opened on {agent_id}/{branch_id}: {opened}.",
@@ -75,7 +90,13 @@ async def open_session(
 
 
 async def _try_open(
-    engine: Engine, view: AgentView, branch_id: str, *, resumed_from: Watermark | None, deadline: float
+    engine: Engine,
+    view: AgentView,
+    branch_id: str,
+    *,
+    resumed_from: Watermark | None,
+    chosen: Point | None,
+    deadline: float,
 ) -> Session | str:
     agent_id = view.agent.agent_id
     branch = view.agent.branches.get(branch_id)
@@ -83,7 +104,7 @@ async def _try_open(
         await check_watermark(engine, view, resumed_from)
         point = resumed_from.point
     else:
-        point = resume_point(branch, view.checkpoints)
+        point = chosen if chosen is not None else resume_point(branch, view.checkpoints)
     session_id = engine.new_id()
     host, pid = here()
     fact = AgentFact(
@@ -109,8 +130,8 @@ async def _try_open(
     return session.rejected or session
 
 
-async def _take_over(engine: Engine, agent_id: str, session: Session, *, deadline: float, scope: str) -> SessionState:
-    view = await engine.patiently(functools.partial(engine.view.agent, agent_id), deadline=deadline)
+async def _take_over(engine: Engine, view: AgentView, session: Session, *, deadline: float, scope: str) -> SessionState:
+    agent_id = view.agent.agent_id
     branch = view.agent.branches[session.branch_id]
     if branch.sessions[0].session_id != session.session_id:
         await engine.fence(
@@ -140,6 +161,18 @@ def resume_point(branch: Branch | None, checkpoints: dict[str, Checkpoint]) -> P
         return Point(head.epoch, head.sealed_seq)
     marks = [c.mark.point for c in checkpoints.values() if c.mark and c.mark.epoch == head.epoch]
     return max(marks, default=head.parent)
+
+
+def point_before(view: AgentView, session: Session, mine: Container[str] = ()) -> Point:
+    """What a session that does not say what it was restored from knows, by what stands before it in the log.
+
+    Args:
+        mine: sessions that the same caller opened before, and did nothing in.
+    """
+    branch = view.agent.branches[session.branch_id]
+    before = [s for s in branch.sessions if s.epoch < session.epoch and s.session_id not in mine]
+    marks = {id_: c for id_, c in view.checkpoints.items() if c.position < session.epoch}
+    return resume_point(replace(branch, segment=session.segment, sessions=before), marks)
 
 
 async def check_watermark(engine: Engine, view: AgentView, mark: Watermark) -> None:

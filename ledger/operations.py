@@ -232,10 +232,6 @@ class Operation:
         """Effects of former rounds that could not be taken back, accepted by name."""
         return tuple(dict.fromkeys(loss for fact in self.compensations for loss in fact.losses))
 
-    def cleared_by(self, offset: int, generation: int) -> bool:
-        """Whether an effective resolution stands behind the record set aside at `offset`."""
-        return self.last_resolution > Position(generation, offset)
-
 
 def skips_confirmation(effect_class: EffectClass, *, order_safe: bool) -> bool:
     """Whether an effect of this class may run without being confirmed as the only one."""

@@ -47,6 +47,7 @@ from .documents import Documents, Known, read_history, write_history
 from .facts import EffectFact, EffectKind, decode_effect
 from .history import History, LogEntry, PositionedFact, Record
 from .marks import NO_ROOM, TOO_LARGE, mark_of
+from .notes import read_note
 from .operation_fold import fold_operation, take
 from .operations import Operation, Status
 from .ports import DocumentKey, Header, Step
@@ -426,7 +427,7 @@ class PartitionFold:
     ) -> None:
         op_id = known.key
         unsafe = self._documents.get(DocumentKey(UNSAFE, op_id))
-        if unsafe and operation.cleared_by(json.loads(unsafe)["offset"], self._header.generation):
+        if unsafe and operation.last_resolution > read_note(unsafe, self._header.generation).position:
             self._documents.put(DocumentKey(UNSAFE, op_id), None)
             unsafe = None
         is_open = bool(unsafe) or not operation.at_rest

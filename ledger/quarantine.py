@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from ..schemas.errors import DecodeError
 from . import projection as docs
 from . import resolutions
 from .engine import Engine
@@ -25,7 +26,7 @@ from .marks import set_aside_mark
 from .operations import Operation, Status
 from .ports import DocumentKey, RawRecord
 from .positions import Partition, Position, Topic
-from .set_aside import SetAside, is_given, read_note
+from .set_aside import SetAside, is_given, noted
 from .verification import pages
 from .view import OperationView
 
@@ -109,10 +110,19 @@ async def _noted(engine: Engine, partition: Partition) -> dict[Position, SetAsid
     await engine.view.read(partition, [])  # refuses what may not be believed
     found = {}
     async for snapshot in pages(engine.store, partition, docs.SET_ASIDE):
-        for data in snapshot.documents.values():
-            record = read_note(partition, data, snapshot.header.generation)
+        for key, data in snapshot.documents.items():
+            record = _read(partition, key, data, snapshot.header.generation)
             found[record.position] = record
     return found
+
+
+def _read(partition: Partition, key: DocumentKey, data: bytes, generation: int) -> SetAside:
+    """What a note says. One that somebody has damaged is listed all the same: its name is the record's offset."""
+    try:
+        return noted(partition, data, generation)
+    except DecodeError:
+        problem = "the projection's note about it is damaged: see `fencepost projector verify`"
+        return SetAside(partition, Position(generation, int(key.key) if key.key.isdecimal() else -1), None, problem)
 
 
 async def _marked(engine: Engine, partition: Partition) -> Iterable[SetAside]:
@@ -174,7 +184,7 @@ async def _found(engine: Engine, place: str) -> QuarantinedRecord:
         note = DocumentKey(docs.SET_ASIDE, str(offset))
         snapshot = await engine.view.read(partition, [note])
         if note in snapshot.documents:
-            record = read_note(partition, snapshot.documents[note], snapshot.header.generation)
+            record = _read(partition, note, snapshot.documents[note], snapshot.header.generation)
             return await _standing(engine, record)
         for item in await listed(engine):
             if (item.record.partition, item.record.position.offset) == (partition, offset):

@@ -10,13 +10,13 @@ every other, and can be taken for the word about no other record.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from . import log_keys
 from .history import History, PositionedFact
 from .marks import mark_of
+from .notes import read_note
 from .operations import Operation
 from .positions import NOWHERE, Partition, Position, Topic
 from .projection import document_of
@@ -60,13 +60,10 @@ class SetAside:
         return _word(f"{self.partition}", self.position)
 
 
-def read_note(partition: Partition, data: bytes, generation: int) -> SetAside:
-    """What a projection notes; `generation` where the note does not say it."""
-    said = json.loads(data)
-    position = Position(said.get("generation", generation), said["offset"])
-    return SetAside(
-        partition, position, said["key"], said["problem"], said.get("time_ms", 0), bool(said.get("stray", False))
-    )
+def noted(partition: Partition, data: bytes, generation: int) -> SetAside:
+    """What a projection notes; see `notes.read_note`. Raises DecodeError."""
+    note = read_note(data, generation)
+    return SetAside(partition, note.position, note.key, note.problem, note.time_ms, note.stray)
 
 
 def word_about(topic: Topic, key: str, position: Position) -> str:

@@ -7,12 +7,12 @@ it answers nothing: `StaleProjectionError`, never a guess.
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..schemas.errors import DecodeError
 from . import log_keys
 from . import projection as docs
 from .contexts import Checkpoint, Compaction, Context, fold_context
@@ -21,12 +21,13 @@ from .facts import AgentFact, AgentKind, decode_agent
 from .guard import SeenOperation
 from .history import History, PositionedFact
 from .lineage import Agent, Session, fold_agent
+from .notes import read_note
 from .operation_fold import fold_operation
 from .operations import Operation, Status
 from .ports import DocumentKey, Header, Snapshot, Store
-from .positions import Partition, Position, Topic
+from .positions import NOWHERE, Partition, Position, Topic
 from .seq_bits import bits_of
-from .set_aside import is_given, read_note, without_marks, word_about
+from .set_aside import is_given, noted, without_marks, word_about
 from .watermarks import Point, low_water
 
 
@@ -330,16 +331,11 @@ class View:
         if note not in snapshot.documents:
             return True
         try:
-            noted = read_note(partition, snapshot.documents[note], snapshot.header.generation)
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-        ):  # damaged: `verify` says so, and nobody has released it
+            record = noted(partition, snapshot.documents[note], snapshot.header.generation)
+        except DecodeError:  # damaged: `verify` says so, and nobody has released it
             return False
         _, marked = without_marks(key, partition.topic, docs.read_history(snapshot.documents.get(document)))
-        words = {word_about(partition.topic, key, position) for position in (noted.position, *marked)}
+        words = {word_about(partition.topic, key, position) for position in (record.position, *marked)}
         operations = await asyncio.gather(*(self.folded(word) for word in sorted(words)))
         return all(is_given(operation) for operation, _ in operations)
 
@@ -450,9 +446,13 @@ def _agent_facts_of(snapshot: Snapshot) -> Iterable[PositionedFact]:
 def _problem(note: bytes | None) -> str:
     if note is None:
         return ""
-    values = json.loads(note)
-    where = f"{values.get('partition', 'its partition')} offset {values['offset']}"
-    return f"the record at {where} was set aside: {values['problem']}"
+    try:
+        said = read_note(note, NOWHERE.generation)
+    except DecodeError:
+        return "a record was set aside, and the projection's note about it is damaged"
+    return (
+        f"the record at {said.partition or 'its partition'} offset {said.position.offset} was set aside: {said.problem}"
+    )
 
 
 def _stale(partition: Partition, why: str, header: Header) -> StaleProjectionError:

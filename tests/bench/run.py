@@ -44,6 +44,7 @@ RATIOS = (
     Ratio("kafka.projector.live", "baseline.quixstreams", "per_s", "at least 2"),
     Ratio("kafka.projector.rebuild.two", "kafka.projector.rebuild", "per_s", "at least 1.5"),
     Ratio("embedded.grown.1m", "embedded.grown.10k", "p50_ms", "about 1"),
+    Ratio("kafka.grown.1m", "kafka.grown.10k", "p50_ms", "about 1"),
 )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+from conformance.moments import Moment, watch
 from conformance.worlds import World, charge, never_suggests_a_retry, until
 
 from fencepost.ledger import (
@@ -184,3 +185,37 @@ def test_killed_around_a_checkpoint(world: World, ledger: Ledger, point: str, *,
         assert [op.op_id for op in session.replay_forward()] == ([] if registered else [world.op_id("step")])
         world.charge(session, "step")
     assert world.hits("step") == 1
+
+
+@pytest.mark.parametrize("between", ["checkpoint", "close", "another session"])
+def test_what_comes_while_a_session_opens(
+    world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, between: str
+) -> None:
+    """What was read before the opening may be older than the log: the session still resumes from the very last point."""
+    other = world.open()
+    former = other.session(world.agent).open()
+    world.charge(former, "early")
+    former.checkpoint("c-early")
+    world.charge(former, "late")
+    left = [between]
+
+    def before(moment: Moment) -> None:
+        if moment.kind != "SESSION_OPENED" or not left:
+            return
+        left.clear()
+        if between == "checkpoint":
+            former.checkpoint("c-late")
+        elif between == "close":
+            former.close()
+        else:
+            third = other.session(world.agent).open()
+            assert [op.op_id for op in third.replay_forward()] == [world.op_id("late")]
+            world.charge(third, "late")
+            third.checkpoint("c-third")
+
+    watch(before=before, put=monkeypatch.setattr)
+    with ledger.session(world.agent) as session:
+        assert left == []
+        assert session.replay_forward() == []
+        world.charge(session, "late")
+    assert (world.hits("early"), world.hits("late")) == (1, 1)

@@ -99,7 +99,7 @@ def test_absent_is_not_known_while_it_could_still_happen(
     with ledger.session(world.agent) as session:
         unbounded = doubtful(session, world, "unbounded")
         bounded = doubtful(session, world, "bounded", deadline_s=3600, longest_run_s=0)
-        past = doubtful(session, world, "past", deadline_s=0.2, longest_run_s=0)
+        past = doubtful(session, world, "past", deadline_s=2.0, longest_run_s=0)
     versions = {i.operation.op_id: i.operation.version for i in ledger.in_doubt(world.agent)}
     for op_id in (unbounded, bounded):
         with pytest.raises(RefusedError) as caught:

@@ -17,18 +17,18 @@ SEND: dict[str, Any] = {"tool": "mail.send", "kind": EffectClass.IRREVERSIBLE}
 
 
 @pytest.fixture
-def impatient(world: World) -> Ledger:
-    return world.open(publish_s=0.3, apply_s=5.0)
+def failing(world: World) -> Ledger:
+    return world.open()
 
 
 @pytest.fixture
-def faulty(impatient: Ledger) -> FaultyLog:
-    return FaultyLog(impatient)
+def faulty(failing: Ledger, monkeypatch: pytest.MonkeyPatch) -> FaultyLog:
+    return FaultyLog(failing, monkeypatch)
 
 
 @pytest.fixture
-def session(impatient: Ledger, faulty: FaultyLog, world: World) -> Iterator[AgentSession]:
-    session = impatient.session(world.agent).open()
+def session(failing: Ledger, faulty: FaultyLog, world: World) -> Iterator[AgentSession]:
+    session = failing.session(world.agent).open()
     yield session
     faulty.heal()
 

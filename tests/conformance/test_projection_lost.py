@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from conformance.waiting import impatient
 from conformance.worlds import Home, World, answer_when_back, charge
 
 from fencepost.ledger import (
@@ -29,9 +30,9 @@ SEND: dict[str, Any] = {"tool": "mail.send", "kind": EffectClass.IRREVERSIBLE}
 
 
 @contextmanager
-def opened(home: Home, directory: Path, **limits: float) -> Iterator[World]:
+def opened(home: Home, directory: Path) -> Iterator[World]:
     """A world of this test's own ledger."""
-    with Ledger.open(home.url, limits=Limits(**limits)) as ledger, World(home, ledger, directory) as world:  # type: ignore[arg-type]
+    with Ledger.open(home.url) as ledger, World(home, ledger, directory) as world:
         yield world
 
 
@@ -85,7 +86,7 @@ def test_same_answers_afterwards(fresh_home: Callable[[], Home], tmp_path: Path)
 def test_nothing_is_decided_meanwhile(fresh_home: Callable[[], Home], tmp_path: Path) -> None:
     """While the projection is gone, the guard, new sessions and effects are refused; then all is as it was."""
     home = fresh_home()
-    with opened(home, tmp_path, apply_s=1.0) as world:
+    with opened(home, tmp_path) as world:
         session = world.ledger.session(world.agent).open()
         session.checkpoint("c")
         world.charge(session, "done")
@@ -102,7 +103,7 @@ def test_nothing_is_decided_meanwhile(fresh_home: Callable[[], Home], tmp_path: 
             "agents": world.ledger.agents,
         }
         for name, ask in refused.items():
-            with pytest.raises(StoreError):
+            with impatient(world.ledger, apply_s=1.0), pytest.raises(StoreError):
                 pytest.fail(f"{name} answered {ask()!r}")
         assert (world.hits("done"), world.hits("new")) == (1, 0)
         home.rebuild()

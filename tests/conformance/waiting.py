@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencepost.deploy.processes import wait_until
 from fencepost.ledger import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from fencepost.ledger import Ledger
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -18,6 +22,18 @@ PATIENCE_S = 60.0
 def until(condition: Any, timeout_s: float = PATIENCE_S) -> None:
     """Wait for a condition; fails when it does not come true in time."""
     assert wait_until(lambda: bool(condition()), timeout_s), "the condition did not come true in time"
+
+
+@contextmanager
+def impatient(ledger: Ledger, **limits: float) -> Iterator[None]:
+    """Other limits while something is known to fail; what works is not hurried, however busy the machine is."""
+    engine = ledger._engine
+    usual = engine.limits
+    engine.limits = replace(usual, **limits)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        engine.limits = usual
 
 
 def answer_when_back(ask: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:

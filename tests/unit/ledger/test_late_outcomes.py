@@ -239,11 +239,3 @@ def test_an_anomaly_changes_the_version() -> None:
     op = fold(*facts)
     assert [r.effective for r in op.resolutions] == [False]
     assert op.needs_attention
-
-
-def test_cleared_by_looks_behind_the_record_set_aside() -> None:
-    """Only a resolution that stands behind it."""
-    op = fold(intended("a"), effect("IN_DOUBT", "a"), None, None, resolved("ABSENT", 1))
-    assert op.cleared_by(3, 0)
-    assert not op.cleared_by(4, 0)
-    assert not op.cleared_by(0, 1)
