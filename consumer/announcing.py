@@ -49,7 +49,9 @@ def fingerprint(key: DocumentKey, document: bytes) -> bytes:
 
 
 def told(step: Step) -> bytes:
-    """The fingerprints of what a step writes, joined."""
+    """The fingerprints of what a step writes, joined; none while the projection answers nobody."""
+    if not step.header.opened:
+        return b""
     return b"".join(
         fingerprint(key, data) for key, data in step.writes.items() if data is not None and key.collection in _TOLD
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..ledger.history import names_a_summary
 from ..ledger.ports import DocumentKey
 from ..ledger.projection import FENCES, OPS, UNJUDGED, UNSAFE
+from ..ledger.written import Written
 from . import failpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..ledger.history import LogEntry
     from ..ledger.ports import Header
@@ -48,14 +48,18 @@ class Folding:
         store: holds the partition.
         leader_epoch: of the record before the applied offset.
         gaps_below: offsets below it may be missing while the projection is not open: what was there is settled.
+        begun: whether the projection has just been begun: until it opens, what is not known to be written is not there.
     """
 
-    def __init__(self, fold: PartitionFold, store: PartitionStore, *, leader_epoch: int, gaps_below: int) -> None:
+    def __init__(
+        self, fold: PartitionFold, store: PartitionStore, *, leader_epoch: int, gaps_below: int, begun: bool = False
+    ) -> None:
         self.fold = fold
         self.gaps_below = gaps_below
         self.leader_epoch = leader_epoch
         self._store = store
         self._committed = fold.header
+        self._written = Written() if begun else None
 
     @property
     def header(self) -> Header:
@@ -99,6 +103,8 @@ class Folding:
         self._store.apply(step, self.leader_epoch)
         failpoints.hit("after_apply")
         self._committed = step.header
+        if self._written is not None:
+            self._written.note(step.writes)
         self.fold.forget(keep=_CACHED_DOCUMENTS)
 
     def open_if_due(self) -> None:
@@ -106,6 +112,7 @@ class Folding:
         if not self.fold.horizon_reached():
             return
         self.commit()
+        self._written = None
         fences: dict[DocumentKey, bytes] = {}
         for page in self._store.collection(FENCES):
             fences |= page
@@ -125,15 +132,19 @@ class Folding:
         return []
 
     def _load(self, entries: Sequence[ReadEntry]) -> None:
-        while wanted := self._wanted(entries):
-            self.fold.provide(self._store.documents(wanted))
-            entries = [read for read in entries if names_a_summary(read.entry)]
+        while wanted := self.fold.wanted(read.entry for read in entries):
+            self.fold.provide(self._documents(wanted))
+            if not self.fold.asks_again:
+                return
 
-    def _wanted(self, entries: Sequence[ReadEntry]) -> set[DocumentKey]:
-        wanted: set[DocumentKey] = set()
-        for entry, _ in entries:
-            wanted |= self.fold.needs(entry)
-        return wanted
+    def _documents(self, wanted: set[DocumentKey]) -> Mapping[DocumentKey, bytes | None]:
+        """The documents; those of a projection that is being built are looked for only where they may be."""
+        if self._written is None:
+            return self._store.documents(wanted)
+        found: dict[DocumentKey, bytes | None] = dict.fromkeys(wanted)
+        if perhaps := self._written.perhaps(wanted):
+            found |= self._store.documents(perhaps)
+        return found
 
     def _cross(self, expected: int, found: int) -> None:
         if self.fold.header.opened or found > self.gaps_below:

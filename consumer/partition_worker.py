@@ -165,10 +165,10 @@ class PartitionWorker:
             debts = {d.key: Debt.read(v) for page in self._store.collection(DEBTS) for d, v in page.items()}
             self._start(header, debts, claimed.leader_epoch)
 
-    def _start(self, header: Header, debts: dict[str, Debt], leader_epoch: int) -> None:
+    def _start(self, header: Header, debts: dict[str, Debt], leader_epoch: int, *, begun: bool = False) -> None:
         fold = PartitionFold(self.partition, header, debts)
         below = max(self._floor, self._accepted)
-        self._folding = Folding(fold, self._store, leader_epoch=leader_epoch, gaps_below=below)
+        self._folding = Folding(fold, self._store, leader_epoch=leader_epoch, gaps_below=below, begun=begun)
         self._log.start(header.applied_offset, leader_epoch)
         self.phase = Phase.FOLDING
         self._former = "it is gone"  # said when a new one is begun
@@ -201,7 +201,7 @@ class PartitionWorker:
         failpoints.hit("after_begin_incarnation")
         level, former = (logging.WARNING, f" (the former: {self._former})") if self._former else (logging.INFO, "")
         _log.log(level, "%s: begins a new projection%s; it opens at offset %d", self.partition, former, header.horizon)
-        self._start(header, {}, -1)
+        self._start(header, {}, -1, begun=True)
 
     def _look(self, *, alive: bool) -> None:
         if self.phase not in {Phase.FOLDING, Phase.HALTED} or self._clock() - self._looked_at < _LOOK_S:

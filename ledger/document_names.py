@@ -47,11 +47,12 @@ def seqs(agent_id: str, epoch: Position) -> str:
 
 def seq_document(number: Number) -> DocumentKey:
     """Where it is kept that a fact with this number was seen."""
-    return _seq_document(number.agent_id, number.epoch, number.seq // SEQ_CHUNK)
+    return session_document(number.agent_id, number.epoch, number.seq // SEQ_CHUNK)
 
 
 @lru_cache(maxsize=1024)
-def _seq_document(agent_id: str, epoch: Position, chunk: int) -> DocumentKey:
+def session_document(agent_id: str, epoch: Position, chunk: int) -> DocumentKey:
+    """Where the sequence numbers of one chunk of a session are kept."""
     return DocumentKey(seqs(agent_id, epoch), str(chunk))
 
 
@@ -63,11 +64,11 @@ def fence_document(agent_id: str, branch_id: str) -> DocumentKey:
 
 def document_of(topic: Topic, key: str) -> DocumentKey | None:
     """Where the history of a log key is kept; None for keys that have none (horizons)."""
+    if topic is Topic.EFFECTS and log_keys.is_operation(key):
+        return DocumentKey(OPS, key)
     if log_keys.is_horizon(key):
         return None
     if topic is Topic.EFFECTS:
-        if log_keys.is_operation(key):
-            return DocumentKey(OPS, key)
         fence = log_keys.fence_of(key)
         return fence_document(*fence) if fence else None
     if key == log_keys.LEDGER:

@@ -19,6 +19,16 @@ _CERTAIN_FACTS = 5_000
 _OVERHEAD_BYTES = 40  # of a fact in a history, more than its position and length take
 
 
+def read_history(data: bytes | None) -> History:
+    """The history in a document; none in an absent one. Raises DecodeError."""
+    return () if data is None else history.decode(data).history
+
+
+def write_history(key: str, facts: History) -> bytes:
+    """A document that holds a key's history."""
+    return history.encode(Record(key, facts))
+
+
 class Known:
     """A key's history as it stands in a document, and what was made of it.
 
@@ -39,12 +49,12 @@ class Known:
 
     def written(self) -> bytes:
         """The document. Raises EncodeError when it is too large."""
-        return history.encode(Record(self.key, self.history))
+        return write_history(self.key, self.history)
 
     @property
     def certain(self) -> bool:
         """Whether it is far from too large to be written."""
-        size = sum(len(item.fact) for item in self.history) + _OVERHEAD_BYTES * len(self.history)
+        size = sum([len(item.fact) for item in self.history]) + _OVERHEAD_BYTES * len(self.history)
         return size + 4 * len(self.key) < _CERTAIN_BYTES and len(self.history) < _CERTAIN_FACTS
 
     def taken_operation(self) -> Operation | None:
@@ -54,6 +64,7 @@ class Known:
 
 
 Document = bytes | Known | None
+_UNKNOWN = b"what is stored was not told"
 
 
 class Documents:
@@ -82,6 +93,11 @@ class Documents:
         self._loaded.update(documents)
         self._bytes += sum(map(_size, documents.values()))
 
+    def suppose_absent(self, key: DocumentKey) -> None:
+        """Take a document for absent that was not asked for, as others tell of it."""
+        if key not in self:
+            self._loaded[key] = None
+
     def get(self, key: DocumentKey) -> bytes | None:
         """A document. One that is not at hand is never taken for absent: its history would be overwritten."""
         found = self._found(key)
@@ -105,16 +121,10 @@ class Documents:
 
     def put(self, key: DocumentKey, value: bytes | None) -> None:
         """Write a document, or delete it with None; nothing where it is so already."""
-        if key in self._writes:
-            before = self._writes[key]
-        elif key in self._loaded:
-            before = self._loaded[key]
-        elif key in self._older:
-            before = self._older[key]
+        stored = self._loaded.get(key, self._older.get(key, _UNKNOWN))
+        if stored is not _UNKNOWN and stored == value:
+            self._writes.pop(key, None)  # what this step has written before is taken back
         else:
-            self._writes[key] = value
-            return
-        if before != value:
             self._writes[key] = value
 
     def put_history(self, key: DocumentKey, known: Known) -> None:
@@ -140,7 +150,7 @@ class Documents:
             self.put(key, set_bits(self.get(key), numbers))
         self._seen = {}
         written = {k: v.written() if isinstance(v, Known) else v for k, v in self._writes.items()}
-        self._bytes += sum(map(_size, written.values()))
+        self._bytes += sum([len(document) for document in written.values() if document])
         self._loaded.update(self._writes)
         self._writes = {}
         return written
@@ -153,7 +163,8 @@ class Documents:
 
     def missing(self, keys: Iterable[DocumentKey]) -> set[DocumentKey]:
         """Those that are not at hand."""
-        return {key for key in keys if key not in self}
+        writes, loaded, older = self._writes, self._loaded, self._older
+        return {key for key in keys if key not in loaded and key not in writes and key not in older}
 
     def _found(self, key: DocumentKey) -> Document:
         if key in self._writes:

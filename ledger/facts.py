@@ -7,10 +7,11 @@ every reader treats as unsafe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any
 
 from ..schemas.codec import SINGLE_OBJECT
 from .lean import lean, made, told
@@ -274,28 +275,50 @@ def decode_agent(data: bytes) -> AgentFact:
 
 
 def _decode_effect(data: bytes) -> EffectFact:
-    values = SINGLE_OBJECT.told_effect_fact(data)
+    values = _effect_reader()(data)
     values.pop("extensions", None)
     values.setdefault("kind", EffectKind.UNKNOWN)  # the one field that these classes want to be told
-    for name, read in _EFFECT_READERS:
-        if name in values:
-            values[name] = read(values[name])
     return made(EffectFact, values)
 
 
 def _decode_agent(data: bytes) -> AgentFact:
-    values = SINGLE_OBJECT.told_agent_fact(data)
+    values = _agent_reader()(data)
     values.pop("extensions", None)
     values.setdefault("kind", AgentKind.UNKNOWN)
     rounds = values.pop("crossed_rounds", ())
     if "crossed" in values:
         # The first version wrote no rounds, and crossed effects of any: which it was cannot be told.
-        rounds = [*rounds, *[ANY_ROUND] * len(values["crossed"])]
-        values["crossed"] = [{**c, "round": r} for c, r in zip(values["crossed"], rounds, strict=False)]
-    for name, read in _AGENT_READERS:
-        if name in values:
-            values[name] = read(values[name])
+        rounds = (*rounds, *[ANY_ROUND] * len(values["crossed"]))
+        values["crossed"] = tuple(Crossed(**c, round=r) for c, r in zip(values["crossed"], rounds, strict=False))
     return made(AgentFact, values)
+
+
+@cache
+def _effect_reader() -> Callable[[bytes], dict[str, Any]]:
+    return SINGLE_OBJECT.told_reader(
+        "effect_fact",
+        {
+            "kind": EffectKind,
+            "effect_class": EffectClass,
+            "result_form": ResultForm,
+            "outcome": Outcome,
+            "epoch": Position,
+        },
+    )
+
+
+@cache
+def _agent_reader() -> Callable[[bytes], dict[str, Any]]:
+    return SINGLE_OBJECT.told_reader(
+        "agent_fact",
+        {
+            "kind": AgentKind,
+            "effect_class": EffectClass,
+            "epoch": Position,
+            "dropped": Dropped,
+            "obligations": Obligation,
+        },
+    )
 
 
 def _position_values(value: object) -> Any:
@@ -321,41 +344,10 @@ def _comes_back(fact: EffectFact | AgentFact, types: Mapping[str, type]) -> bool
     return True
 
 
-def _position(value: Mapping[str, Any]) -> Position:
-    return Position(value["generation"], value["offset"])
-
-
-def _texts(of: type[_Item]) -> Callable[[Iterable[Mapping[str, Any]]], tuple[_Item, ...]]:
-    return lambda items: tuple(of(**item) for item in items)
-
-
-def _symbols(of: type[StrEnum]) -> Callable[[str], StrEnum]:
-    return {member.value: member for member in of}.__getitem__
-
-
 _PARTS: dict[type, type] = {Position: int, tuple: str}
-_Item = TypeVar("_Item", Crossed, Dropped, Obligation)
 _EFFECT_TYPES = {f.name: bytes if f.default is None else type(f.default) for f in fields(EffectFact)} | {
     "kind": EffectKind
 }
 _AGENT_TYPES = {f.name: bytes if f.default is None else type(f.default) for f in fields(AgentFact)} | {
     "kind": AgentKind
 }
-_EFFECT_READERS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
-    ("kind", _symbols(EffectKind)),
-    ("effect_class", _symbols(EffectClass)),
-    ("result_form", _symbols(ResultForm)),
-    ("outcome", _symbols(Outcome)),
-    ("epoch", _position),
-    ("cascades", tuple),
-    ("losses", tuple),
-)
-_AGENT_READERS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
-    ("kind", _symbols(AgentKind)),
-    ("effect_class", _symbols(EffectClass)),
-    ("epoch", _position),
-    *((name, tuple) for name in ("owned", "reasons", "voided", "kept", "losses")),
-    ("crossed", _texts(Crossed)),
-    ("dropped", _texts(Dropped)),
-    ("obligations", _texts(Obligation)),
-)

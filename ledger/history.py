@@ -9,16 +9,17 @@ owned their operation stands in it for their facts (`losers.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..schemas import codec
 from ..schemas.errors import SchemaError
 from . import losers
 from .facts import decode_effect
-from .positions import Partition, Position
+from .positions import NOWHERE, Partition, Position
 
 MAX_RECORD_BYTES = 1_000_000
 """Of a published record, inclusive. A re-assertion may take what the codec allows: it is in no one's hand."""
@@ -68,7 +69,7 @@ class LogEntry:
 
 def merge(*histories: Iterable[PositionedFact]) -> History:
     """The union of histories, in log order. What a summary stands for is part of it."""
-    together = tuple(chain(*histories))
+    together = tuple(histories[0] if len(histories) == 1 else chain(*histories))
     if _is_plain(together):
         return together
     facts = set(together)
@@ -78,12 +79,16 @@ def merge(*histories: Iterable[PositionedFact]) -> History:
 
 def _is_plain(facts: Sequence[PositionedFact]) -> bool:
     """Whether facts are a history as they stand, without a summary: as a rule what is told last is added at the end."""
-    before = None
+    before = _FIRST
+    summaries = losers.beginnings()
     for item in facts:
-        if (before is not None and before >= item) or losers.looks_like_summary(item.fact):
+        if before >= item or item[1].startswith(summaries):
             return False
         before = item
     return True
+
+
+_FIRST = PositionedFact(NOWHERE, b"")
 
 
 def _with_one_summary(facts: set[PositionedFact], summaries: list[PositionedFact]) -> set[PositionedFact]:
@@ -109,8 +114,8 @@ def names_a_summary(entry: LogEntry) -> bool:
     """Whether an entry names attempts that are only kept as numbers."""
     if entry.record is None:
         return False
-    facts = [item.fact for item in entry.record.history]
-    return any(losers.is_summary(fact) for fact in (*facts, entry.record.fact or b""))
+    facts = (*(item.fact for item in entry.record.history), entry.record.fact or b"")
+    return any(losers.is_summary(fact) for fact in facts if fact.startswith(losers.beginnings()))
 
 
 def summarised(key: str, history: History, numbers: frozenset[losers.Number]) -> History:
@@ -121,7 +126,10 @@ def summarised(key: str, history: History, numbers: frozenset[losers.Number]) ->
 
 def facts_of(record: Record, position: Position) -> History:
     """All that a record at `position` says: its history and its own new fact."""
-    return merge(record.history, () if record.fact is None else (PositionedFact(position, record.fact),))
+    if record.fact is None:
+        return merge(record.history)
+    own = PositionedFact(position, record.fact)
+    return merge((*record.history, own)) if record.history else (own,)
 
 
 def encode(record: Record) -> bytes:
@@ -131,7 +139,19 @@ def encode(record: Record) -> bytes:
 
 def decode(data: bytes) -> Record:
     """The record in `data`. Raises schemas.DecodeError."""
-    return from_values(codec.decode_record(data))
+    values = _reader()(data)
+    told = values.get
+    known: History = told("history", ())
+    return Record(told("key", ""), merge(known) if len(known) > 1 else known, told("fact"), told("writer", ""))
+
+
+@cache
+def _reader() -> Callable[[bytes], dict[str, Any]]:
+    return codec.SINGLE_OBJECT.told_reader("record", {"history": _positioned})
+
+
+def _positioned(generation: int, offset: int, fact: bytes) -> PositionedFact:
+    return PositionedFact(Position(generation, offset), fact)
 
 
 def _values(record: Record) -> dict[str, object]:

@@ -57,7 +57,7 @@ def number_of(fact: EffectFact | AgentFact) -> Number:
 
 
 @lru_cache(maxsize=1)
-def _headers() -> tuple[bytes, ...]:
+def beginnings() -> tuple[bytes, ...]:
     """How the bytes of a summary begin, in every schema that knows them: header and kind."""
     found = []
     for version in catalogue.history("effect_fact"):
@@ -70,7 +70,7 @@ def _headers() -> tuple[bytes, ...]:
 
 def looks_like_summary(fact: bytes) -> bool:
     """Whether these bytes begin as a summary's do; they may be unreadable."""
-    return fact.startswith(_headers())
+    return fact.startswith(beginnings())
 
 
 def is_summary(fact: bytes) -> bool:

@@ -72,7 +72,7 @@ def take(operation: Operation, position: Position, fact: EffectFact, *, rejected
     rule = _RULES.get(fact.kind)
     if rule is None:
         operation.status = Status.UNSAFE
-        operation.version = str(position)
+        operation.changed_at = position
     else:
         rule(operation, position, fact)
 
@@ -88,7 +88,7 @@ def _same(operation: Operation, fact: EffectFact) -> bool:
 
 def _change(operation: Operation, status: Status, position: Position) -> None:
     operation.status = status
-    operation.version = str(position)
+    operation.changed_at = position
 
 
 def _settle(operation: Operation, position: Position, fact: EffectFact) -> None:
@@ -102,7 +102,7 @@ def _anomaly(op: Operation, position: Position, fact: EffectFact, what: str) -> 
     if any((a.attempt_id, a.what) == (fact.attempt_id, what) for a in op.anomalies):
         return
     op.anomalies.append(Anomaly(position, fact.attempt_id, what))
-    op.version = str(position)
+    op.changed_at = position
 
 
 def _intended(op: Operation, position: Position, fact: EffectFact, *, rejected: bool) -> None:
@@ -143,12 +143,12 @@ def _committed(op: Operation, position: Position, fact: EffectFact) -> None:
         _settle(op, position, fact)
     elif owns and op.status is Status.UNSAFE:  # who resolves it must have seen the commit
         attempt.state = AttemptState.COMMITTED
-        op.version = str(position)
+        op.changed_at = position
     elif owns and op.stands:  # confirms what a resolution had said
         attempt.state = AttemptState.COMMITTED
         if op.settled is not None and op.settled.result is None and _seals_no_less(fact, op.settled):
             op.settled, op.settled_at = fact, position
-            op.version = str(position)
+            op.changed_at = position
     else:
         _late_commit(op, position, fact, attempt)
 
@@ -203,7 +203,7 @@ def _failed(op: Operation, position: Position, fact: EffectFact) -> None:
     if op.owner is attempt and op.stands:
         _anomaly(op, position, fact, "failed although a resolution says that it is committed")
     elif op.owner is attempt and op.status is Status.UNSAFE:
-        op.version = str(position)
+        op.changed_at = position
     elif op.owner is attempt and op.status in {Status.OWNED, Status.IN_DOUBT}:
         op.owner = None
         _change(op, Status.FREE, position)
@@ -266,7 +266,7 @@ def _not_undone(op: Operation, position: Position, fact: EffectFact) -> None:
 
 def _affirm(op: Operation, position: Position, fact: EffectFact) -> None:
     del fact
-    op.version = str(position)
+    op.changed_at = position
 
 
 def _end_round(op: Operation, position: Position, fact: EffectFact) -> None:
@@ -294,10 +294,10 @@ def _adopted(op: Operation, position: Position, fact: EffectFact) -> None:
     if op.status is not Status.COMMITTED or fact.round != op.round or fact.version not in {"", op.version}:
         return
     if fact.reason == RELEASED and fact.by:
-        op.adoptions, op.version = [a for a in op.adoptions if not a.fact.by], str(position)
+        op.adoptions, op.changed_at = [a for a in op.adoptions if not a.fact.by], position
     elif (fact.agent_id, fact.branch_id, fact.by) not in known:
         op.adoptions.append(Adoption(position, fact))
-        op.version = str(position)
+        op.changed_at = position
 
 
 def _compensating(op: Operation, position: Position, fact: EffectFact) -> None:
@@ -319,14 +319,14 @@ def _undo_withdrawn(op: Operation, position: Position, fact: EffectFact) -> None
     if op.status is Status.COMPENSATING:
         _not_undone(op, position, fact)
     else:  # unsafe it stays, until somebody has looked
-        op.undoing, op.version = None, str(position)
+        op.undoing, op.changed_at = None, position
 
 
 def _compensated(op: Operation, position: Position, fact: EffectFact) -> None:
     if op.stands and fact.round == op.round:
         _end_round(op, position, fact)
     elif op.status is Status.UNSAFE and fact.round == op.round:  # who resolves it must have seen it
-        op.version = str(position)
+        op.changed_at = position
 
 
 def _summarised(op: Operation, position: Position, fact: EffectFact) -> None:

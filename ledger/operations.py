@@ -108,9 +108,9 @@ class Operation:
         owner: the attempt that owns or settled it; None while free.
         settled: the fact that settled the present round, and `settled_at` its position.
         voids: how many idempotency keys of this round are void at the provider, as a probe or a tool has told.
-        version: names the last fact that changed what a decision about the operation rests on: its status,
-            an anomaly, an adoption, an affirmation, what settled it, or what an unsafe one was told
-            since. A resolution, an undo, and an operator's adoption must quote it.
+        changed_at: where the last fact stands that changed what a decision about the operation rests on: its
+            status, an anomaly, an adoption, an affirmation, what settled it, or what an unsafe one was told
+            since. None: nothing has.
         flagged: it was settled by a late commit of an attempt that was not the owner.
         adoptions: who relies on the effect of the present round beside the branch that committed it.
         undoing: the undo that is under way, while the status is COMPENSATING.
@@ -126,7 +126,7 @@ class Operation:
     owner: Attempt | None = None
     settled: EffectFact | None = None
     settled_at: Position = NOWHERE
-    version: str = ""
+    changed_at: Position | None = None
     flagged: bool = False
     attempts: dict[str, Attempt] = field(default_factory=dict)
     anomalies: list[Anomaly] = field(default_factory=list)
@@ -138,6 +138,11 @@ class Operation:
     summaries: list[EffectFact] = field(default_factory=list)
     last_resolution: Position = NOWHERE
     voids: int = 0
+
+    @property
+    def version(self) -> str:
+        """Names what changed it last, "" when nothing has. A resolution, an undo, and an operator's adoption must quote it."""
+        return "" if self.changed_at is None else str(self.changed_at)
 
     @property
     def tool(self) -> str:
@@ -169,7 +174,7 @@ class Operation:
     @property
     def at_rest(self) -> bool:
         """Whether nobody has anything to do about it: free or committed, and no anomaly stands."""
-        return self.status in _AT_REST and not self.needs_attention
+        return self.status in _AT_REST and not (self.anomalies and self.needs_attention)
 
     @property
     def variants(self) -> tuple[str, ...]:

@@ -19,10 +19,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from ..schemas.errors import EncodeError
 from . import history, log_keys, losers
+from .debt import UNKNOWN_TIME_MS, Debt
 from .derived_facts import agents_in, highest_fence, numbers_in, rejection
 from .document_names import (
     AGENTS,
@@ -41,18 +41,19 @@ from .document_names import (
     fence_document,
     seq_document,
     seqs,
+    session_document,
 )
-from .documents import Documents, Known
+from .documents import Documents, Known, read_history, write_history
 from .facts import EffectFact, EffectKind, decode_effect
 from .history import History, LogEntry, PositionedFact, Record
-from .losers import Number
 from .marks import NO_ROOM, TOO_LARGE, mark_of
 from .notes import read_note
 from .operation_fold import fold_operation, take
 from .operations import Operation, Status
 from .ports import DocumentKey, Header, Step
 from .positions import Partition, Position
-from .sayings import Saying, Told, decoded, said_by
+from .sayings import Fact, Saying, Told, decoded, said_by
+from .seq_bits import SEQ_CHUNK
 
 __all__ = [
     "AGENTS", "DEBTS", "FENCES", "LAYOUT", "LEDGER", "OPEN", "OPS", "SET_ASIDE", "UNJUDGED", "UNKNOWN_TIME_MS", "UNSAFE",
@@ -60,42 +61,13 @@ __all__ = [
     "read_history", "reassertion", "seq_document", "seqs", "write_history",
 ]  # fmt: skip
 
-UNKNOWN_TIME_MS = 1
-"""Stands for the unknown time of an old record: older than any limit."""
 _STATUS = {status: status.value.encode() for status in Status}
-
-
-def read_history(data: bytes | None) -> History:
-    """The history in a document; none in an absent one. Raises DecodeError."""
-    return () if data is None else history.decode(data).history
-
-
-def write_history(key: str, facts: History) -> bytes:
-    """A document that holds a key's history."""
-    return history.encode(Record(key, facts))
 
 
 def fence_epoch(facts: History) -> Position | None:
     """The highest epoch that a fence's history raises its branch to."""
     epochs = [decode_effect(f).epoch for _, f in facts]
     return max(epochs, default=None)
-
-
-class Debt(NamedTuple):
-    """Since which record a key owes a re-assertion, and that record's broker time."""
-
-    offset: int
-    time_ms: int
-
-    @classmethod
-    def read(cls, document: bytes) -> Debt:
-        """The debt that a document notes."""
-        offset, _, time_ms = document.decode().partition(" ")
-        return cls(int(offset), int(time_ms))
-
-    def written(self) -> bytes:
-        """The document that notes it."""
-        return f"{self.offset} {self.time_ms}".encode()
 
 
 Intent = tuple[Position, EffectFact]
@@ -113,11 +85,13 @@ class PartitionFold:
         self.partition = partition
         self.applied_offset = header.applied_offset
         self._header = header
+        self._floor = Position(header.generation, header.judge_from)  # intents below it were judged
         self._settled = header.settled_offset, header.settled_time_ms
         self.debts = dict(debts)
         self._oldest: Debt | None = None  # of the debts; found anew when they change
         self._documents = Documents(str(partition))
         self._sayings: dict[int, tuple[LogEntry, Saying]] = {}
+        self._names_summaries = False  # any of them
 
     @property
     def header(self) -> Header:
@@ -136,6 +110,7 @@ class PartitionFold:
     @header.setter
     def header(self, header: Header) -> None:
         self._header = header
+        self._floor = Position(header.generation, header.judge_from)
         self.applied_offset = header.applied_offset
         self._settled = header.settled_offset, header.settled_time_ms
 
@@ -147,55 +122,58 @@ class PartitionFold:
         Ask again after providing them, until there are none, if the entry `history.names_a_summary`: what
         that stands for is only looked up as far as the key's own document does not know it.
         """
-        said = self._saying(entry)
-        if said.document is None:
-            return set()
-        wanted = [said.document, DocumentKey(UNSAFE, entry.key or "")]
-        for item, fact in self._perhaps_new(said):
-            if fact.kind is EffectKind.SUMMARISED:
-                wanted += self._summary_needs(item.fact, said.document)
+        return self.wanted((entry,))
+
+    def wanted(self, entries: Iterable[LogEntry]) -> set[DocumentKey]:
+        """What `needs` says of each of the entries, together."""
+        wanted: set[DocumentKey] = set()
+        for entry in entries:
+            said = self._saying(entry)
+            if said.document is None:
                 continue
-            if fact.seq > 0:
-                wanted.append(seq_document(losers.number_of(fact)))
-            if isinstance(fact, EffectFact) and fact.kind is EffectKind.INTENDED:
-                wanted.append(fence_document(fact.agent_id, fact.branch_id))
+            wanted.add(said.document)
+            wanted.add(DocumentKey(UNSAFE, entry.key or ""))
+            for fact in self._perhaps_new(said, said.document):
+                if fact.kind is EffectKind.SUMMARISED:
+                    wanted |= self._summary_needs(said, said.document)
+                    continue
+                if fact.seq > 0:
+                    wanted.add(session_document(fact.agent_id, fact.epoch, fact.seq // SEQ_CHUNK))
+                if fact.kind is EffectKind.INTENDED:
+                    wanted.add(fence_document(fact.agent_id, fact.branch_id))
         return self._documents.missing(wanted)
 
-    def _perhaps_new(self, said: Saying) -> Iterable[Told]:
-        """The facts that may have to be taken: what is known once stays known."""
-        told = list(zip(said.history, said.facts, strict=True))
-        if told and said.document is not None and said.document in self._documents:
-            known = self._known(said.document, "").history
-            if known and known == said.history[: len(known)]:
-                return told[len(known) :]
-        return told
+    @property
+    def asks_again(self) -> bool:
+        """Whether `wanted` must be asked again once what it wanted is provided: an entry of this step names a summary."""
+        return self._names_summaries
 
-    def _summary_needs(self, data: bytes, own: DocumentKey) -> set[DocumentKey]:
+    def _perhaps_new(self, said: Saying, own: DocumentKey) -> Iterable[Fact]:
+        """The facts that may have to be taken: what is known once stays known."""
+        if own in self._documents:
+            known = self._documents.known(own, "").history
+            if known and known == said.history[: len(known)]:
+                return said.facts[len(known) :]
+        return said.facts
+
+    def _summary_needs(self, said: Saying, own: DocumentKey) -> set[DocumentKey]:
         if own not in self._documents:
             return set()
-        known = numbers_in(self._known(own, "").history)
-        return {seq_document(number) for number in losers.numbers(data) - known}
+        known = numbers_in(self._documents.known(own, "").history)
+        return {seq_document(number) for number in numbers_in(said.history) - known}
 
     def _saying(self, entry: LogEntry) -> Saying:
         """What the entry says; `needs` and `apply` both ask."""
         kept = self._sayings.get(entry.offset)
         if kept is None or kept[0] is not entry:
             kept = entry, said_by(entry, self.partition.topic, self._header.generation)
+            self._names_summaries |= kept[1].summarised
             self._sayings[entry.offset] = kept
         return kept[1]
-
-    def _known(self, document: DocumentKey, key: str) -> Known:
-        return self._documents.known(document, key)
 
     def provide(self, documents: Mapping[DocumentKey, bytes | None]) -> None:
         """Hand over documents that were asked for; absent ones as None."""
         self._documents.provide(documents)
-
-    def _get(self, key: DocumentKey) -> bytes | None:
-        return self._documents.get(key)
-
-    def _put(self, key: DocumentKey, value: bytes | None) -> None:
-        self._documents.put(key, value)
 
     # -- applying ----------------------------------------------------------------------
 
@@ -237,14 +215,14 @@ class PartitionFold:
         place = {"partition": str(self.partition), "offset": entry.offset, "generation": self._header.generation}
         said = {"key": entry.key, "problem": entry.problem, "time_ms": entry.time_ms, "stray": entry.stray}
         note = json.dumps({**place, **said})
-        self._put(DocumentKey(SET_ASIDE, str(entry.offset)), note.encode())
+        self._documents.put(DocumentKey(SET_ASIDE, str(entry.offset)), note.encode())
         document = document_of(self.partition.topic, entry.key) if entry.key is not None else None
         if entry.key is None or document is None or entry.stray:
             return
-        self._put(DocumentKey(UNSAFE, entry.key), note.encode())
+        self._documents.put(DocumentKey(UNSAFE, entry.key), note.encode())
         if (mark := mark_of(self.partition.topic, entry.key)) is not None:
             self._mark_unsafe(entry, document, mark)
-        if self._get(document):
+        if self._documents.get(document):
             self._owe(entry.key, Debt(entry.offset, entry.time_ms))
 
     def _mark_unsafe(self, entry: LogEntry, document: DocumentKey, mark: bytes) -> None:
@@ -254,19 +232,19 @@ class PartitionFold:
         afterwards would take the operation, or the agent, for a safe one.
         """
         position = Position(self._header.generation, entry.offset)
-        before = self._known(document, document.key).history
+        before = self._documents.known(document, document.key).history
         after = Known(document.key, history.merge(before, (PositionedFact(position, mark),)))
         if document.collection == OPS:
-            self._put(DocumentKey(OPEN, document.key), b"unsafe")
+            self._documents.put(DocumentKey(OPEN, document.key), b"unsafe")
         try:
             self._documents.put_history(document, after)
         except EncodeError:  # no room for the mark: the unsafe note stands by itself
             return
         if document.collection == OPS:
-            self._index_operation(after, fold_operation(after.key, after.history), ())
+            self._index_operation(after, fold_operation(after.key, after.history))
 
     def _apply_fence(self, entry: LogEntry, said: Saying, document: DocumentKey) -> None:
-        known = history.merge(self._known(document, "").history, said.history)
+        known = history.merge(self._documents.known(document, "").history, said.history)
         # Once opened every intent was judged when it was applied, so only the highest fence
         # still decides anything. Below the horizon all are kept: they are judged by later.
         if self._header.opened:
@@ -275,14 +253,15 @@ class PartitionFold:
         self._settle_debt(entry, covered=set(said.history) >= set(highest_fence(known)))
 
     def _apply_history(self, entry: LogEntry, said: Saying, document: DocumentKey) -> None:
-        key = entry.key or ""
-        before = self._known(document, key)
-        union, new = self._union(before.history, said)
+        key = document.key
+        before = self._documents.known(document, key)
+        union, new, appended = self._union(before.history, said)
         known = union
         if document.collection == OPS:
             if verdicts := self._verdicts(key, new, known):
                 known = history.merge(known, verdicts)
-            known = self._summarised(key, known)
+            if len(known) >= losers.SUMMARISED_FROM:
+                known = self._summarised(key, known)
         after = Known(key, known)
         try:
             self._documents.put_history(document, after)
@@ -290,37 +269,36 @@ class PartitionFold:
             self._set_aside(replace(entry, record=None, problem=f"{TOO_LARGE}: {error}"))
             return
         if document.collection == OPS:
-            self._index_operation(after, self._operation(before, after, new), new)
+            operation = self._operation(before, after, new, appended=appended and known is union)
+            self._index_operation(after, operation, new, before)
         else:
             self._index_agent(key, known)
         self._note_seqs(new, before.history)
         self._settle_debt(entry, covered=known is said.history or history.contains(said.history, known))
 
-    def _union(self, before: History, said: Saying) -> tuple[History, Sequence[Told]]:
-        """All that is known now, and what of it was not known before.
+    def _union(self, before: History, said: Saying) -> tuple[History, Sequence[Told], bool]:
+        """All that is known now, what of it was not known before, and whether that stands at the end.
 
         As a rule a record has exactly what is known, and one fact more.
         """
         known = said.history
         if known[:-1] == before:
-            return known, list(zip(known[-1:], said.facts[-1:], strict=True))
+            return known, [(known[-1], said.facts[-1])] if known else (), True
         if known == before:
-            return known, ()
+            return known, (), True
         former = set(before)
         if not former <= set(known):
             known = history.merge(before, known)
-        new = sorted(set(known) - former)
-        return known, [(item, decoded(self.partition.topic, item.fact)) for item in new]
+        new = [(item, decoded(self.partition.topic, item.fact)) for item in sorted(set(known) - former)]
+        return known, new, known[: len(before)] == before and len(known) == len(before) + len(new)
 
-    def _operation(self, before: Known, after: Known, new: Sequence[Told]) -> Operation:
+    def _operation(self, before: Known, after: Known, new: Sequence[Told], *, appended: bool) -> Operation:
         """The fold of what is known after a record. Where facts came in at the end, the former fold goes on by them.
 
         Not where a verdict came in, or stands: that looks back to its intent.
         """
         former = before.taken_operation() if before.history else Operation(after.key)
-        size = len(before.history)
-        added = len(after.history) == size + len(new) and after.history[:size] == before.history
-        if former is None or not added or EffectKind.REJECTED in [fact.kind for _, fact in new]:
+        if former is None or not appended or EffectKind.REJECTED in [fact.kind for _, fact in new]:
             operation = fold_operation(after.key, after.history)
             after.operation = None if _has_verdicts(after.history) else operation
             return operation
@@ -347,13 +325,14 @@ class PartitionFold:
         if not candidates:
             return ()
         if self._header.opened:
-            return tuple(self._judge(candidates, known))
-        self._put(DocumentKey(UNJUDGED, op_id), b"")
+            fenced = [(position, intent) for position, intent in candidates if self._fenced(position, intent)]
+            return tuple(self._judge(fenced, known)) if fenced else ()
+        self._documents.put(DocumentKey(UNJUDGED, op_id), b"")
         return ()
 
     def _to_judge(self, facts: Iterable[Told]) -> list[Intent]:
         """The intents among them that a verdict may have to be given on."""
-        floor = Position(self._header.generation, self._header.judge_from)
+        floor = self._floor
         return [
             (item.position, fact)
             for item, fact in facts
@@ -361,7 +340,7 @@ class PartitionFold:
         ]
 
     def _judge(self, candidates: Iterable[Intent], known: History) -> Iterable[PositionedFact]:
-        """REJECTED facts for the intents among `candidates` that a fence stands before."""
+        """REJECTED facts for the intents among `candidates`, each behind a fence, that have none."""
         facts = [(p, decode_effect(f)) for p, f in known]
         judged = {f.attempt_id for _, f in facts if f.kind is EffectKind.REJECTED}
         first: dict[str, Position] = {}
@@ -369,9 +348,7 @@ class PartitionFold:
             if fact.kind is EffectKind.INTENDED:
                 first.setdefault(fact.attempt_id, position)
         for position, intent in candidates:
-            if intent.attempt_id in judged or first[intent.attempt_id] != position:
-                continue
-            if self._fenced(position, intent):
+            if intent.attempt_id not in judged and first[intent.attempt_id] == position:
                 yield PositionedFact(position, rejection(intent))
 
     def _fenced(self, position: Position, intent: EffectFact) -> bool:
@@ -379,7 +356,7 @@ class PartitionFold:
         # At the horizon the whole collection was provided: what is not in it does not exist.
         if not self._header.opened and document not in self._documents:
             return False
-        fences = self._known(document, "").history
+        fences = self._documents.known(document, "").history
         return any(at < position and decode_effect(f).epoch > intent.epoch for at, f in fences)
 
     # -- the horizon -------------------------------------------------------------------
@@ -397,21 +374,22 @@ class PartitionFold:
         self.provide(fences)
         for op_id in op_ids:
             self._judge_at_horizon(op_id)
-            self._put(DocumentKey(UNJUDGED, op_id), None)
+            self._documents.put(DocumentKey(UNJUDGED, op_id), None)
 
     def open(self, fences: Mapping[DocumentKey, bytes]) -> None:
         """Open the projection, once every operation noted as unjudged was judged."""
         for key, data in fences.items():
             kept = history.decode(data)
-            self._put(key, write_history(kept.key, highest_fence(kept.history)))
+            self._documents.put(key, write_history(kept.key, highest_fence(kept.history)))
         self.header = replace(self.header, opened=True)
         self._advance(self.applied_offset)
 
     def _judge_at_horizon(self, op_id: str) -> None:
         document = DocumentKey(OPS, op_id)
-        before = self._known(document, op_id).history
+        before = self._documents.known(document, op_id).history
         candidates = self._to_judge((item, decode_effect(item.fact)) for item in before)
-        verdicts = tuple(self._judge(candidates, before)) if candidates else ()
+        fenced = [(position, intent) for position, intent in candidates if self._fenced(position, intent)]
+        verdicts = tuple(self._judge(fenced, before))
         if not verdicts:
             return
         after = Known(op_id, history.merge(before, verdicts))
@@ -419,12 +397,12 @@ class PartitionFold:
             self._documents.put_history(document, after)
         except EncodeError as error:  # nothing can be decided about it, and nothing else stops
             note = {"offset": verdicts[0].position.offset, "key": op_id, "problem": f"{NO_ROOM}: {error}"}
-            self._put(DocumentKey(UNSAFE, op_id), json.dumps(note).encode())
-            self._put(DocumentKey(OPEN, op_id), b"unsafe")
+            self._documents.put(DocumentKey(UNSAFE, op_id), json.dumps(note).encode())
+            self._documents.put(DocumentKey(OPEN, op_id), b"unsafe")
             return
         for position, _ in verdicts:
             self._owe(op_id, Debt(position.offset, UNKNOWN_TIME_MS))
-        self._index_operation(after, fold_operation(op_id, after.history), ())
+        self._index_operation(after, fold_operation(op_id, after.history))
 
     # -- debts and indexes ---------------------------------------------------------------
 
@@ -435,55 +413,65 @@ class PartitionFold:
         elif key in self.debts:
             del self.debts[key]
             self._oldest = None
-            self._put(DocumentKey(DEBTS, key), None)
+            self._documents.put(DocumentKey(DEBTS, key), None)
 
     def _owe(self, key: str, debt: Debt) -> None:
         since = min(debt, self.debts.get(key, debt))
         if self.debts.get(key) != since:
             self.debts[key] = since
             self._oldest = None
-            self._put(DocumentKey(DEBTS, key), since.written())
+            self._documents.put(DocumentKey(DEBTS, key), since.written())
 
-    def _index_operation(self, known: Known, operation: Operation, new: Sequence[Told]) -> None:
+    def _index_operation(
+        self, known: Known, operation: Operation, new: Sequence[Told] = (), before: Known | None = None
+    ) -> None:
         op_id = known.key
-        unsafe = self._get(DocumentKey(UNSAFE, op_id))
+        unsafe = self._documents.get(DocumentKey(UNSAFE, op_id))
         if unsafe and operation.last_resolution > read_note(unsafe, self._header.generation).position:
-            self._put(DocumentKey(UNSAFE, op_id), None)
+            self._documents.put(DocumentKey(UNSAFE, op_id), None)
             unsafe = None
         is_open = bool(unsafe) or not operation.at_rest
-        self._put(DocumentKey(OPEN, op_id), _STATUS[operation.status] if is_open else None)
+        open_document = DocumentKey(OPEN, op_id)
+        if before is not None and not before.there and unsafe is None:
+            self._documents.suppose_absent(open_document)  # what is open has a history, or is unsafe
+        self._documents.put(open_document, _STATUS[operation.status] if is_open else None)
+        # Whoever wrote the fact before is in the indexes already: most often it is the same agent.
+        last = decode_effect(before.history[-1].fact).agent_id if before and before.history else ""
         for item, fact in new:
+            if fact.agent_id == last and fact.kind is not EffectKind.SUMMARISED:
+                continue
             for agent_id in (
                 agents_in(item.fact) if fact.kind is EffectKind.SUMMARISED else filter(None, [fact.agent_id])
             ):
-                self._put(DocumentKey(agent_ops(agent_id), op_id), b"")
-                self._put(DocumentKey(AGENTS, agent_id), b"")
+                self._documents.put(DocumentKey(agent_ops(agent_id), op_id), b"")
+                self._documents.put(DocumentKey(AGENTS, agent_id), b"")
 
     def _index_agent(self, key: str, known: History) -> None:
         owner = log_keys.agent_of(key)
         if not owner:
             return
-        self._put(DocumentKey(AGENTS, owner[1]), b"")
+        self._documents.put(DocumentKey(AGENTS, owner[1]), b"")
         mark = mark_of(self.partition.topic, key)
         marked = [position for position, data in known if data == mark]
-        if marked and not self._get(DocumentKey(UNSAFE, key)):  # the record itself is gone from the log
+        if marked and not self._documents.get(DocumentKey(UNSAFE, key)):  # the record itself is gone from the log
             at = {"partition": str(self.partition), "offset": marked[-1].offset, "generation": marked[-1].generation}
             note = {**at, "key": key, "problem": "it could not be taken", "time_ms": 0, "stray": False}
-            self._put(DocumentKey(UNSAFE, key), json.dumps(note).encode())
+            self._documents.put(DocumentKey(UNSAFE, key), json.dumps(note).encode())
 
     def _note_seqs(self, new: Sequence[Told], before: History) -> None:
         for item, fact in new:
-            noted: Iterable[Number] = (losers.number_of(fact),) if fact.seq > 0 else ()
             if fact.kind is EffectKind.SUMMARISED:
-                noted = losers.numbers(item.fact) - numbers_in(before)
-            for number in noted:
-                self._documents.note(seq_document(number), number.seq)
+                for number in losers.numbers(item.fact) - numbers_in(before):
+                    self._documents.note(seq_document(number), number.seq)
+            elif fact.seq > 0:
+                self._documents.note(session_document(fact.agent_id, fact.epoch, fact.seq // SEQ_CHUNK), fact.seq)
 
     # -- steps -------------------------------------------------------------------------
 
     def take_step(self) -> Step:
         """What changed since the last step; the fold goes on from there."""
         self._sayings.clear()
+        self._names_summaries = False
         return Step(self.header, self._documents.take())
 
     def forget(self, *, keep: int, keep_bytes: int = 32_000_000) -> None:

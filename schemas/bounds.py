@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from .errors import DecodeError, SchemaError
-from .walks import PRIMITIVES, OutOfBoundsError, Schema, compile_told_walk, compile_walk
+from .walks import PRIMITIVES, OutOfBoundsError, Schema, compile_walk
 
-__all__ = ["Limits", "Schema", "compile_bounds", "compile_told", "require_bounded"]
+__all__ = ["Limits", "Schema", "compile_bounds", "require_bounded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,39 +52,6 @@ def compile_bounds(schema: Schema, what: str, limits: Limits) -> Callable[[bytes
             raise _refusal(what, size, stop) from None
         if end != size:
             raise _misfit(what, size, end)
-
-    return check
-
-
-def compile_told(
-    schema: Schema, defaults: Sequence[bytes], what: str, limits: Limits
-) -> Callable[[bytes, int], tuple[int, bytes]]:
-    """The same check for a record, which also tells what is not at its default.
-
-    Args:
-        schema: The writer's schema, a record's.
-        defaults: The encoding of each field's default, in the order of the fields.
-        what: Name of the value for error messages.
-        limits: What a body may take.
-
-    Returns:
-        A function of the encoding and the position at which its body starts, to a number that has a bit for each field
-        that is told, and their encodings one after the other. It raises what that of ``compile_bounds`` raises. A
-        default in an unusual encoding counts as told.
-    """
-    require_bounded(schema, what, limits)
-    walk, max_items = cache(lambda: compile_told_walk(schema, defaults)), limits.max_items  # as above
-
-    def check(data: bytes, start: int) -> tuple[int, bytes]:
-        size = _allowed(len(data), what, limits)
-        told: list[bytes] = []
-        try:
-            end, fields = walk()(data, start, [max_items], told)
-        except (IndexError, OutOfBoundsError) as stop:
-            raise _refusal(what, size, stop) from None
-        if end != size:
-            raise _misfit(what, size, end)
-        return fields, b"".join(told)
 
     return check
 

@@ -6,13 +6,14 @@ be read, for ever, without a registry. Every function here is pure; the schemas 
 Source: Avro specification, "Single-object encoding".
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
 from .bounds import Limits
 from .errors import DecodeError, UnknownSchemaError
 from .formats import Format, load_format
+from .readers import StandIns
 
 __all__ = [
     "SINGLE_OBJECT",
@@ -155,13 +156,25 @@ class FramedCodec:
         """The values of an agent's fact; see ``Codec``."""
         return self._decode(self._agent_fact, data)
 
-    def told_effect_fact(self, data: bytes) -> dict[str, Any]:
-        """The values of an operation's fact or a fence; fields at their defaults may be missing."""
-        return self._effect_fact.read_told(data, *self._framing.locate(self._effect_fact, data))
+    def told_reader(self, name: str, stand_ins: StandIns) -> Callable[[bytes], dict[str, Any]]:
+        """A function that decodes one kind of value, and may leave out fields that are at their defaults.
 
-    def told_agent_fact(self, data: bytes) -> dict[str, Any]:
-        """The values of an agent's fact; fields at their defaults may be missing."""
-        return self._agent_fact.read_told(data, *self._framing.locate(self._agent_fact, data))
+        Args:
+            name: One of ``catalogue.NAMES``.
+            stand_ins: What values are made of, see ``readers.StandIns``; lists come as tuples.
+
+        Returns:
+            A function that raises what the codec's ``decode_`` function of this name raises, for the same bytes.
+        """
+        form: Format = {"record": self._record, "effect_fact": self._effect_fact, "agent_fact": self._agent_fact}[name]
+        header, usual = self._framing.header(form), form.usual_reader(stand_ins)
+        start = len(header)
+
+        def read(data: bytes) -> dict[str, Any]:
+            values = usual(data, start) if data.startswith(header) else None
+            return form.stood_in(self._decode(form, data), stand_ins) if values is None else values
+
+        return read
 
     def _encode(self, form: Format, values: Mapping[str, Any]) -> bytes:
         return form.write(self._framing.header(form), values)

@@ -2,17 +2,21 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from io import BytesIO
 from typing import Any
 
-from .bounds import Limits, Schema, compile_bounds, compile_told, require_bounded
+from .bounds import Limits, Schema, compile_bounds, require_bounded
 from .catalogue import Version, current, history
 from .errors import DecodeError, EncodeError, SchemaError, UnknownSchemaError
-from .layouts import Layouts
-from .shape import MismatchError, expected, is_mapping, shaped, typed_default
+from .readers import StandIns, Usual, compile_usual, stood_in
+from .shape import MismatchError, compile_shape, expected, is_mapping, typed_default
+from .writers import Writer, compile_writer
 
 __all__ = ["Format", "load_format"]
+
+_MOST_WRITERS = 500
+"""For so many sets of told fields; a ledger has a few dozen. Values that tell another set are written by the library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,11 @@ class Format:
         self.fingerprint = present.fingerprint
         self._read_body: Callable[..., dict[str, Any]] = schemaless_reader  # type: ignore[assignment] # all are records
         self._write_body = schemaless_writer
+        self._limits = limits
         self._certain_bytes = min(limits.max_bytes, limits.max_items)  # an item has a byte: below, no limit is reached
         self._target = _parsed(present.schema, self.what)
-        self._layouts = Layouts(present.schema, partial(_parsed, what=self.what))
-        self._told = compile_told(present.schema, self._layouts.defaults, self.what, limits)
+        self._shape = compile_shape(present.schema)
+        self._told_writers: dict[tuple[str, ...], Writer] = {}
         self._writers = {
             version.fingerprint: _Writer(
                 check=compile_bounds(version.schema, self.what, limits),
@@ -66,24 +71,37 @@ class Format:
         Raises:
             EncodeError: A value does not fit its field, no field has that name, or the limits are exceeded.
         """
-        out = BytesIO()
-        out.write(header)
         if not is_mapping(values):
             raise EncodeError(self.what, expected("a mapping", values))
-        try:
-            shapes, schema = self._layouts.writing(tuple(values))
-            self._write_body(out, schema, shaped(values, shapes))
-        except MismatchError as error:
-            raise EncodeError(self.what, str(error)) from None
-        except UnicodeEncodeError as error:
-            raise EncodeError(self.what, f"text with a lone surrogate: {error.object[:40]!r}") from None
-        data = out.getvalue()
+        writer = self._writer(tuple(values))
+        data = writer(header, values) if writer else None
+        if data is None:
+            data = self._write_shaped(header, values)
         if len(data) > self._certain_bytes:
             try:
                 self._check(data, len(header))
             except DecodeError as error:
                 raise EncodeError(self.what, error.reason) from None
         return data
+
+    def _writer(self, names: tuple[str, ...]) -> Writer | None:
+        """Writes values with these names, as far as they need no shaping."""
+        found = self._told_writers.get(names)
+        if found is None and len(self._told_writers) < _MOST_WRITERS and self._names.issuperset(names):
+            found = compile_writer(self.schema, names, self._defaults)
+            self._told_writers[names] = found
+        return found
+
+    def _write_shaped(self, header: bytes, values: Mapping[str, Any]) -> bytes:
+        out = BytesIO()
+        out.write(header)
+        try:
+            self._write_body(out, self._target, self._shape(values))
+        except MismatchError as error:
+            raise EncodeError(self.what, str(error)) from None
+        except UnicodeEncodeError as error:
+            raise EncodeError(self.what, f"text with a lone surrogate: {error.object[:40]!r}") from None
+        return out.getvalue()
 
     def read(self, data: bytes, start: int, fingerprint: bytes) -> dict[str, Any]:
         """The values in a body, with the fields of the present schema.
@@ -110,25 +128,32 @@ class Format:
         except UnicodeDecodeError as error:
             raise DecodeError(self.what, f"text is not UTF-8: {error.reason}") from None
 
-    def read_told(self, data: bytes, start: int, fingerprint: bytes) -> dict[str, Any]:
-        """The same values, but for fields of the present schema that are at their defaults: some or all of them are left out.
+    def usual_reader(self, stand_ins: StandIns) -> Usual:
+        """A reader of bodies of the present schema in their usual form; see ``readers.compile_usual``."""
+        return compile_usual(self.schema, self._defaults, self._limits, stand_ins)
 
-        Raises what ``read`` raises, for the same bytes.
-        """
-        if fingerprint != self.fingerprint:
-            return self.read(data, start, fingerprint)
-        told, body = self._told(data, start)
-        schema = self._layouts.reading(told)
-        if schema is None:
-            return self.read(data, start, fingerprint)
-        try:
-            return self._read_body(BytesIO(body), schema, None)
-        except UnicodeDecodeError as error:
-            raise DecodeError(self.what, f"text is not UTF-8: {error.reason}") from None
+    def stood_in(self, values: dict[str, Any], stand_ins: StandIns) -> dict[str, Any]:
+        """Values that were read in full, as that reader gives them."""
+        return stood_in(values, self.schema, stand_ins)
 
     def knows(self, fingerprint: bytes) -> bool:
         """Whether a published version has this fingerprint."""
         return fingerprint in self._writers
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(field["name"] for field in self.schema["fields"])
+
+    @cached_property
+    def _defaults(self) -> Sequence[bytes]:
+        """The encoding of each field's default, in the order of the fields."""
+        return [self._encoded_default(field) for field in self.schema["fields"]]
+
+    def _encoded_default(self, field: Mapping[str, Any]) -> bytes:
+        out = BytesIO()
+        alone = _parsed({**self.schema, "fields": [field]}, self.what)
+        self._write_body(out, alone, {field["name"]: typed_default(field["type"], field["default"])})
+        return out.getvalue()
 
 
 def load_format(name: str, limits: Limits) -> Format:

@@ -9,16 +9,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 from .bounds import Schema
 
-__all__ = [
-    "FieldShape",
-    "MismatchError",
-    "Shape",
-    "compile_shape",
-    "expected",
-    "field_shape",
-    "shaped",
-    "typed_default",
-]
+__all__ = ["MismatchError", "Shape", "compile_shape", "expected", "is_mapping", "typed_default"]
 
 Shape: TypeAlias = Callable[[Any], Any]
 

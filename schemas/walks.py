@@ -10,13 +10,11 @@ usual form of each field (a number of one byte, a short text, nothing) in line, 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["PRIMITIVES", "OutOfBoundsError", "Schema", "Walk", "compile_told_walk", "compile_walk"]
+__all__ = ["PRIMITIVES", "OutOfBoundsError", "Schema", "Walk", "compile_walk"]
 
 Schema: TypeAlias = Any  # the JSON of an Avro schema: a name, a union's list, or an object
 
 Walk: TypeAlias = Callable[[bytes, int, list[int]], int]  # bytes, position, [items left] → next position
-ToldWalk: TypeAlias = Callable[[bytes, int, list[int], list[bytes]], tuple[int, int]]
-"""The same; told parts are appended to the list, and the second number has a bit for each told field."""
 
 _FIXED_WIDTHS = {"null": 0, "float": 4, "double": 8}
 _MAX_NUMBER_BYTES = 10
@@ -125,33 +123,6 @@ def _record(fields: Sequence[Schema]) -> Walk:
     outside: dict[str, Any] = {}
     lines = [line for field in fields for line in _step(field, outside)]
     walk: Walk = _function("walk(data, pos, items)", [*lines, "return pos"], outside)
-    return walk
-
-
-def compile_told_walk(schema: Schema, defaults: Sequence[bytes]) -> ToldWalk:
-    """A walk of a record that also tells which of its fields are not at their defaults.
-
-    Args:
-        schema: A record's.
-        defaults: The encoding of each field's default, in the order of the fields.
-    """
-    outside: dict[str, Any] = {}
-    lines = ["fields, first, after = 0, pos, pos"]
-    for number, (field, default) in enumerate(zip(schema["fields"], defaults, strict=True)):
-        at_default = f"data[pos] == {default[0]}" if len(default) == 1 else f"data.startswith({default!r}, pos)"
-        lines += [
-            f"if {at_default}:",
-            f"    pos += {len(default)}",
-            "else:",
-            f"    fields |= {1 << number}",
-            "    if pos != after:",
-            "        told.append(data[first:after])",
-            "        first = pos",
-            *_indented(_step(field["type"], outside)),
-            "    after = pos",
-        ]
-    lines += ["told.append(data[first:after])", "return pos, fields"]
-    walk: ToldWalk = _function("walk(data, pos, items, told)", lines, outside)
     return walk
 
 

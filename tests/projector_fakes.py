@@ -72,6 +72,7 @@ class FakeStore(PartitionStore):
         self.accepted = 0
         self.fails: Exception | None = None
         self.touched = 0
+        self.asked: list[DocumentKey] = []
 
     def claim(self) -> Claimed:
         self._check()
@@ -106,8 +107,10 @@ class FakeStore(PartitionStore):
             self.header = self.held = replace(self.header, halted=halted)
 
     def documents(self, wanted: Iterable[DocumentKey]) -> dict[DocumentKey, bytes | None]:
+        wanted = list(wanted)
         self._check()
         self._expect_held()
+        self.asked += wanted
         return {key: self.docs.get(key) for key in wanted}
 
     def collection(self, name: str) -> Iterator[dict[DocumentKey, bytes]]:

@@ -15,10 +15,15 @@ def test_what_is_told_is_read() -> None:
     writes = {DocumentKey(OPS, f"op{n}"): b"%d" % n for n in range(100)}
     writes[DocumentKey(FENCES, "agent\x1fmain")] = b"fence"
     left_out = {DocumentKey(OPEN, "op"): b"open", DocumentKey(OPS, "gone"): None}
-    told = announcing.told(Step(Header(), {**writes, **left_out}))
+    told = announcing.told(Step(Header(opened=True), {**writes, **left_out}))
     found = Announcement.read(b"inc 7\n" + told)
     assert (found.incarnation, found.applied_offset) == ("inc", 7)
     assert found.fingerprints == tuple(fingerprint(key, data) for key, data in writes.items())
+
+
+def test_a_projection_that_answers_nobody_tells_nothing() -> None:
+    """Below the horizon nobody waits for a document."""
+    assert announcing.told(Step(Header(opened=False), {OP: b"x"})) == b""
 
 
 def test_a_state_without_documents() -> None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import logging
 
 import pytest
-from projector_fakes import Stand
+from projector_fakes import Stand, intent
 
+from fencepost.consumer import folding
 from fencepost.consumer.kafka_client import Settled
 from fencepost.consumer.partition_worker import Phase
-from fencepost.ledger.ports import Header
+from fencepost.ledger.facts import EffectFact, EffectKind, encode_effect
+from fencepost.ledger.history import PositionedFact, Record
+from fencepost.ledger.ports import DocumentKey, Header
+from fencepost.ledger.positions import Position
+from fencepost.ledger.projection import OPS, read_history
 
 
 @pytest.fixture
@@ -68,3 +73,46 @@ def test_a_horizon_that_cannot_be_written_says_what_to_do(stand: Stand, caplog: 
     stand.log.reports[0](None, "timed out")
     stand.serve()
     assert "timed out. Check that Kafka takes records" in caplog.text
+
+
+def building(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Record], int]:
+    """A projection that was just begun, keeps hardly any document at hand, and opens at the offset that is given back."""
+    monkeypatch.setattr(folding, "_CACHED_DOCUMENTS", 1)
+    intents = [intent(f"op{number}") for number in range(20)]
+    stand.serve()
+    stand.log.reports[-1](60, "")
+    stand.serve()
+    for offset, record in enumerate(intents):
+        stand.take((offset, record))
+    return intents, 61
+
+
+def commit_of(record: Record, offset: int) -> Record:
+    fact = EffectFact(kind=EffectKind.COMMITTED, op_id=record.key, attempt_id="a", agent_id="g", branch_id="b")
+    return Record(record.key, (PositionedFact(Position(0, offset), record.fact or b""),), encode_effect(fact))
+
+
+def test_what_a_new_projection_has_not_written_is_not_looked_for(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is there but what was written since it began; that is found again when it is no longer at hand."""
+    intents, horizon = building(stand, monkeypatch)
+    assert [key for key in stand.store.asked if key.collection == OPS] == []
+    for number, record in enumerate(intents):
+        stand.take((20 + number, commit_of(record, number)))
+    assert DocumentKey(OPS, "op0") in stand.store.asked
+    stand.take(*[(offset, intent("late")) for offset in range(40, horizon)])
+    assert stand.is_open()
+    for number in range(20):
+        history = read_history(stand.store.docs[DocumentKey(OPS, f"op{number}")])
+        assert [item.position.offset for item in history] == [number, 20 + number]
+
+
+def test_an_older_projection_is_looked_into(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that did not begin it does not know what is there; and once it is open it may be asked about anything."""
+    intents, horizon = building(stand, monkeypatch)
+    stand.restart()
+    stand.take((20, intents[0]))
+    assert DocumentKey(OPS, "op0") in stand.store.asked
+    stand.take(*[(offset, intent("late")) for offset in range(21, horizon)])
+    assert stand.is_open()
+    stand.take((horizon, intent("new")))
+    assert DocumentKey(OPS, "new") in stand.store.asked

@@ -8,12 +8,12 @@ from projector_fakes import PLACE, Stand, intent
 from fencepost.consumer.entries import RawMessage
 from fencepost.consumer.kafka_client import Settled, partitioner
 from fencepost.consumer.partition_worker import Phase
-from fencepost.ledger import log_keys
+from fencepost.ledger import log_keys, losers
 from fencepost.ledger.facts import EffectFact, EffectKind, encode_effect
-from fencepost.ledger.history import Record
+from fencepost.ledger.history import PositionedFact, Record
 from fencepost.ledger.ports import DocumentKey
 from fencepost.ledger.positions import Position
-from fencepost.ledger.projection import DEBTS, OPS, UNSAFE, fence_document
+from fencepost.ledger.projection import DEBTS, OPS, UNSAFE, fence_document, seq_document
 
 
 @pytest.fixture
@@ -150,3 +150,14 @@ def test_a_failed_payment_is_repeated(stand: Stand) -> None:
     stand.now += 3_000_000_000
     stand.serve()
     assert len(stand.log.records) == count + 1
+
+
+def test_what_a_summary_stands_for_is_looked_up(stand: Stand) -> None:
+    """The numbers in a summary are only known once its operation is: their documents are loaded in a second turn."""
+    stand.opened()
+    numbers = [losers.Number("g", Position(0, 3), seq) for seq in (1, 2)]
+    known = (PositionedFact(Position(0, 0), losers.summary("op", numbers)),)
+    stand.take((1, Record("op", known)))
+    assert stand.phase() is Phase.FOLDING
+    assert stand.store.header.applied_offset == 2
+    assert seq_document(numbers[0]) in stand.store.docs
