@@ -141,6 +141,7 @@ def rows() -> list[Row]:
         _effects("embedded.grown.1m", face=THREADS, agents=1, grown=1_000_000),
         _rebuild(),
         preview("embedded.preview", EMBEDDED, _opened),
+        preview("embedded.preview.moved", EMBEDDED, _opened, moving=True),
         decision("embedded.decision", EMBEDDED, _opened),
         replay("embedded.replay", EMBEDDED, _opened, _REPLAYED),
     ]

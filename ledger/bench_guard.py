@@ -51,8 +51,13 @@ def _act(checkpoint: str, number: int) -> dict[str, int]:
     return {"paid": number}
 
 
-def preview(name: str, store: str, opening: Opening) -> Row:
-    """What a dry run of the guard costs."""
+def preview(name: str, store: str, opening: Opening, *, moving: bool = False) -> Row:
+    """What a dry run of the guard costs.
+
+    Args:
+        moving: whether another agent does an effect before each, so that nothing that is remembered holds. It is not
+            in the latencies and the rate; in the processor times it is.
+    """
 
     def size(settings: Settings) -> Mapping[str, int]:
         return {"previews": settings.scaled(_PREVIEWS), "effects": _KNOWN + _BEYOND}
@@ -61,14 +66,24 @@ def preview(name: str, store: str, opening: Opening) -> Row:
     def prepare(settings: Settings) -> Iterator[Measure]:
         with opening(settings) as opened, opened.ledger.session("previewed") as session:
             _prepared(session, "mark")
+            other = opened.ledger.session("mover").open() if moving else None
+            pay = other.effect("bench.pay", kind=EffectClass.IRREVERSIBLE)(_act) if other else None
 
             def one_round(number: int) -> Round:
-                times = size(settings)["previews"] if number >= 0 else 1
-                return _timed(opened, times, lambda _: opened.ledger.preview_rollback("previewed", checkpoint="mark"))
+                def move(place: int) -> None:
+                    if pay is not None:
+                        pay(f"round {number}", place)
+
+                def ask(_: int) -> None:
+                    opened.ledger.preview_rollback("previewed", checkpoint="mark")
+
+                return _timed(opened, size(settings)["previews"] if number >= 0 else 1, ask, before=move)
 
             yield one_round
+            if other is not None:
+                other.close()
 
-    return Row(name, store, "guard: dry run", size, prepare)
+    return Row(name, store, "guard: dry run" + (", something has moved" if moving else ""), size, prepare)
 
 
 def decision(name: str, store: str, opening: Opening) -> Row:
@@ -99,14 +114,16 @@ def decision(name: str, store: str, opening: Opening) -> Row:
     return Row(name, store, "guard: decision to proceed", size, prepare)
 
 
-def _timed(opened: Opened, times: int, work: Callable[[int], object]) -> Round:
-    watch, began = opened.meter(), time.perf_counter()
-    latencies = []
+def _timed(
+    opened: Opened, times: int, work: Callable[[int], object], *, before: Callable[[int], object] = lambda _: None
+) -> Round:
+    watch, latencies = opened.meter(), []
     for place in range(times):
+        before(place)
         since = time.perf_counter_ns()
         work(place)
         latencies.append(time.perf_counter_ns() - since)
-    return Round(times, time.perf_counter() - began, latencies, watch.spent())
+    return Round(times, sum(latencies) / 1e9, latencies, watch.spent())
 
 
 def replay(name: str, store: str, opening: Opening, operations: int) -> Row:

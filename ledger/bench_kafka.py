@@ -309,6 +309,7 @@ def rows() -> list[Row]:
     for partitions in (12, 64):
         found += [
             preview(f"kafka.preview.{partitions}", KAFKA, _opening(partitions)),
+            preview(f"kafka.preview.{partitions}.moved", KAFKA, _opening(partitions), moving=True),
             decision(f"kafka.decision.{partitions}", KAFKA, _opening(partitions)),
         ]
     return [*found, replay("kafka.replay", KAFKA, _opening(PARTITIONS), _REPLAYED)]
