@@ -19,15 +19,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO, TypedDict, TypeVar
 
-from ..schemas.errors import DecodeError
 from . import transfer, verification
 from .branch_faces import AsyncBranchCalls, BranchCalls
 from .compensation_faces import AsyncCompensationCalls, CompensationCalls
 from .context_faces import AsyncContextCalls, ContextCalls
 from .contexts import Checkpoint
 from .engine import Engine, Limits, Loop
-from .errors import InvalidArgumentError, StoreError
+from .errors import InvalidArgumentError
 from .identity import check_id
+from .legible import Legible
 from .operation_faces import AsyncOperationCalls, OperationCalls
 from .operations import Operation
 from .ports import Store
@@ -69,7 +69,7 @@ class _Base:
         return self._engine.ledger_id
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return self._loop.submit(_legible(work))
+        return self._loop.submit(Legible(work))
 
     async def _start(self) -> None:
         if self.url.startswith("sqlite:"):  # a file needs no ceremony; topics are made by `fencepost init`
@@ -100,17 +100,6 @@ class _Base:
             return function
 
         return register
-
-
-async def _legible(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives. What it could not read in the store is an error of the store, and decides nothing."""
-    try:
-        return await work
-    except DecodeError as error:
-        raise StoreError(
-            f"what the store holds cannot be read: {error.what}: {error.reason}. Somebody else has written there, or a newer version.",
-            next_step="See `fencepost projector verify`; `fencepost projector rebuild` derives the projection again from the log.",
-        ) from error
 
 
 class _Asked(TypedDict):

@@ -78,16 +78,13 @@ def test_a_call_that_is_open_at_the_close(world: World, session: AgentSession, f
     require_complete(world, session)
 
 
-def test_a_refusal_after_a_try_that_perhaps_succeeded(
-    world: World, session: AgentSession, faulty: FaultyLog, ledger: Ledger
-) -> None:
+def test_a_refusal_after_a_try_that_perhaps_succeeded(world: World, session: AgentSession, faulty: FaultyLog) -> None:
     """The outcome was written, and nobody knows; the next try is refused for certain: its number is not given out again."""
     faulty.fail("COMMITTED", UNKNOWN, written=True, afterwards=REFUSED)
     with pytest.raises(OutcomeUnknownError):
         world.charge(session, "first")
     faulty.heal()
     world.charge(session, "second")
-    world.status(world.op_id("first"), Status.COMMITTED)
-    settled = [ledger.operation(world.op_id(name)).operation.settled for name in ("first", "second")]
+    settled = [world.status(world.op_id(name), Status.COMMITTED).settled for name in ("first", "second")]
     assert len({fact.seq for fact in settled if fact is not None}) == 2
     require_complete(world, session)
