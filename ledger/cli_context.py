@@ -139,7 +139,10 @@ def resume() -> None:
     "--summary", type=click.File(encoding="utf-8", errors="replace"), metavar="FILE|-", help="The restored summary."
 )
 @click.option(
-    "--state", type=click.File(encoding="utf-8", errors="replace"), metavar="FILE|-", help="The restored state."
+    "--state",
+    type=click.File(encoding="utf-8", errors="replace"),
+    metavar="FILE|-",
+    help="The restored state; a token that it holds must be the checkpoint's.",
 )
 @click.pass_obj
 def check(
