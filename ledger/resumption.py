@@ -24,7 +24,7 @@ from typing import Any
 
 from .compaction_rules import text_digest
 from .contexts import Context
-from .dependencies import Sources, look, newest_digests
+from .dependencies import Sources, dropped_by_name, look, newest_digests
 from .errors import WatermarkMangledError
 from .facts import AgentFact, Dropped
 from .guard import Evidence, SeenOperation, checkpoint_reasons, effect_reasons, is_harmless
@@ -112,6 +112,7 @@ class _Decision:
             newest_digests(c.dropped for c in self.compactions),
             question.held,
             found.unanswered,
+            dropped_by_name(c.dropped for c in self.compactions),
         )
 
     def answer(self) -> Resume | Reconcile:

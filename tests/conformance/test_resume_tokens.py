@@ -112,7 +112,12 @@ def test_a_state_that_holds_a_token_holds_its_checkpoints(world: World, ledger: 
         assert kinds(answer) == [kind]
         assert last in answer.reasons[0].text
         assert [effect.op_id for effect in answer.effects] == unknown
-    for state in ("nothing of the ledger", f"mark: {last}", f"{summary} mark: {last}", f"mark: {last} other: {foreign}"):
+    for state in (
+        "nothing of the ledger",
+        f"mark: {last}",
+        f"{summary} mark: {last}",
+        f"mark: {last} other: {foreign}",
+    ):
         assert isinstance(asked("d", state), Resume)
     assert kinds(asked("c", f"mark: {mine}")) == [ReasonKind.EFFECT_NOT_KNOWN]
     assert kinds(asked("c", f"mark: {foreign}"))[0] is ReasonKind.WATERMARK_OF_ANOTHER_LEDGER
