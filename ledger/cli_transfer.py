@@ -23,7 +23,7 @@ from .errors import FencepostError
         "fencepost replay nightly --since ckpt-42",
         "fencepost replay nightly --since \"$(cat token.txt)\" --json | jq '.operations[].result'",
     ),
-    exits={0: "done", 3: "the token is damaged or another ledger's", 5: "no such agent or checkpoint"},
+    exits={0: "done", 3: "the token is damaged or another ledger's", 5: "no such agent, branch, or checkpoint"},
 )
 @click.argument("agent_id", metavar="AGENT")
 @click.option("--since", metavar="CHECKPOINT|TOKEN", required=True, help="What is known already.")
