@@ -13,7 +13,7 @@ import click
 from .cli_app import App
 from .cli_commands import Command
 from .cli_given import decoded
-from .cli_output import shortened
+from .cli_output import ONLY_TOLD, shortened
 from .errors import FencepostError
 
 
@@ -43,6 +43,8 @@ def replay(app: App, agent_id: str, since: str, branch_id: str | None) -> None:
     ]  # fmt: skip
     payload = {"schema": "fencepost.replay.v1", "agent_id": agent_id, "since": since, "operations": found}
     app.out.data(payload, lambda: app.out.table(columns, rows, empty="Nothing: the checkpoint knows it all."))
+    if found:
+        app.out.note(ONLY_TOLD)
 
 
 @click.command(

@@ -128,7 +128,8 @@ class ContextCalls:
 
         Returns:
             `Resume`, or `Reconcile` with typed reasons, the effects that the agent must learn, and what was
-            recovered and what is missing.
+            recovered and what is missing. Once it has learned them, its session takes them over
+            (`AgentSession.replay_forward`): until then they stay unknown to its checkpoints.
 
         Raises NotFoundError, InvalidArgumentError, StaleProjectionError.
         """

@@ -209,7 +209,10 @@ class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls
     def replay_forward(
         self, agent: str, *, since: str | Watermark, branch: str | None = None
     ) -> list[ReplayedOperation]:
-        """What a checkpoint (its id, its token) does not know, in order, with recorded results. Raises NotFoundError."""
+        """What a checkpoint (its id, its token) does not know, in order, with recorded results. Raises NotFoundError.
+
+        It only tells: to take it over, so that its checkpoints know it, is for a session (`AgentSession.replay_forward`).
+        """
         return self._call(self._service.replay_forward(agent, since=since, branch_id=branch))
 
     # -- the guard ---------------------------------------------------------------------

@@ -323,7 +323,11 @@ class AgentSession(_SessionBase, CompactionCalls):
         return successor.adopt(wait(self.submit(going_back)))
 
     def replay_forward(self) -> list[ReplayedOperation]:
-        """What this session does not know yet, in order; the committed ones are absorbed into it."""
+        """What this session does not know yet, in order; the committed ones are absorbed into it: it takes them over.
+
+        From then on its checkpoints know them, whoever did or settled them; a probe or an operator who settles an
+        effect writes for no session. What is undecided is told only, until it is settled and this is called again.
+        """
         return self._told(wait(self.submit(self._service.take_over(self.state))))
 
     def report_call(
