@@ -58,7 +58,7 @@ def _show_branches(out: Output, branches: list[dict[str, Any]]) -> None:
         )
         for b in branches
     ]  # fmt: skip
-    columns = ("BRANCH", "FORKED FROM", "AT", "SESSIONS", "LIVE", "CHECKPOINTS", "CLOSED", "PRUNED", "OBLIGATIONS")
+    columns = ("BRANCH", "FORKED FROM", "AT", "SESSIONS", "NOT ENDED", "CHECKPOINTS", "CLOSED", "PRUNED", "OBLIGATIONS")
     out.table(columns, rows, empty="No branches.")
     from .cli_agents import show_prunes  # noqa: PLC0415 - only here
 
