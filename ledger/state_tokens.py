@@ -7,6 +7,9 @@ Judged as the guard judges what it is handed as `restored`. First that holds:
     it has none                                         no reason: which state it is rests on the caller's word
     its newest is not where the checkpoint stands       WATERMARK_MISMATCH
 
+Others' tokens beside the agent's own say nothing: a state may hold its helpers' states. The guard, which is asked
+before something is thrown away, refuses those too where they are newer, and a state without a token.
+
 The token of a summary is judged by `summary_tokens.py`. A state that holds the summary too must hold its
 checkpoint's token beside the summary's: an older state may hold the same summary.
 """
