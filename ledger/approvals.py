@@ -68,10 +68,12 @@ async def approve(engine: Engine, plan: Plan, *, by: str, evidence: str, accepte
 
     Raises:
         LossNotAcceptedError: it cannot take back something that was not accepted by name.
+        InvalidArgumentError: something was accepted that is no loss of it.
         RecordTooLargeError: a record has no room for it.
         StaleProjectionError: not confirmed in time; doing it again is safe.
     """
     require_accepted(plan, accepted)
+    _require_losses(plan, accepted)
     if (known := await approval_of(engine, plan)) is not None:
         return known
     data = plan.data
@@ -105,6 +107,17 @@ async def approve(engine: Engine, plan: Plan, *, by: str, evidence: str, accepte
     return await engine.applied(
         partition, applied, deadline=deadline, beyond=offset, what=f"the approval of plan {plan.digest[:16]}"
     )
+
+
+def _require_losses(plan: Plan, accepted: tuple[str, ...]) -> None:
+    """Raises InvalidArgumentError for what is accepted and is no loss of this plan: its author looked at another one."""
+    others = [name for name in accepted if name not in plan.losses]
+    if others:
+        raise InvalidArgumentError(
+            f"accept_losses: the plan loses no {', '.join(map(repr, others))}.",
+            next_step=f"Accept what it cannot take back: {', '.join(plan.losses) or 'nothing'}.",
+            field="accept_losses",
+        )
 
 
 async def approval_of(engine: Engine, plan: Plan) -> Approval | None:

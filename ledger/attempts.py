@@ -208,7 +208,7 @@ async def _settled(session: SessionState, call: Call, view: OperationView) -> Cl
         if settled is None or settled.session_id != session.session_id or settled.seq == 0:
             await session.note_absorbed(call.op_id, operation.round, call.tool)
         _note_wording(session, call, view)
-        return Claim(session, call, operation, owned=False, round=operation.round)
+        return Claim(session, call, operation, owned=False, round=operation.round, history=view.facts)
     if operation.status is Status.IN_DOUBT:
         reason = operation.owner.outcome.reason if operation.owner and operation.owner.outcome else ""
         raise _in_doubt(call, reason or "its owner could not tell whether the effect happened")

@@ -36,7 +36,7 @@ def list_(app: App) -> None:
     """List the agents with their branches, sessions, and open operations."""
     with app.ledger() as ledger:
         found = _summaries(ledger)
-    columns = ("AGENT", "BRANCHES", "SESSIONS", "LIVE", "CHECKPOINTS", "OPEN", "ROLLBACK", "PROBLEM")
+    columns = ("AGENT", "BRANCHES", "SESSIONS", "NOT ENDED", "CHECKPOINTS", "OPEN", "ROLLBACK", "PROBLEM")
     rows = [
         (
             a["agent_id"], a["branches"], a["sessions"], a["live_sessions"], a["checkpoints"], a["open_operations"],
@@ -237,7 +237,7 @@ def show_branches(out: Output, branches: list[dict[str, Any]]) -> None:
         )
         for b in branches
     ]  # fmt: skip
-    columns = ("BRANCH", "FORKED FROM", "AT", "SESSIONS", "LIVE", "CHECKPOINTS", "CLOSED")
+    columns = ("BRANCH", "FORKED FROM", "AT", "SESSIONS", "NOT ENDED", "CHECKPOINTS", "CLOSED")
     out.table(columns, rows, empty="No branches.")
     show_prunes(out, branches)
 

@@ -9,6 +9,7 @@ import click
 
 from .cli_app import App
 from .cli_commands import Group, leave
+from .cli_out_file import OutFile
 from .cli_output import Output, duration
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _show_branches(out: Output, branches: list[dict[str, Any]]) -> None:
         )
         for b in branches
     ]  # fmt: skip
-    columns = ("BRANCH", "FORKED FROM", "AT", "SESSIONS", "LIVE", "CHECKPOINTS", "CLOSED", "PRUNED", "OBLIGATIONS")
+    columns = ("BRANCH", "FORKED FROM", "AT", "SESSIONS", "NOT ENDED", "CHECKPOINTS", "CLOSED", "PRUNED", "OBLIGATIONS")
     out.table(columns, rows, empty="No branches.")
     from .cli_agents import show_prunes  # noqa: PLC0415 - only here
 
@@ -111,7 +112,7 @@ def fork(app: App, agent_id: str, branch_id: str, checkpoint_id: str) -> None:
 @click.option("--evidence", default="", help="Why.")
 @click.option(
     "--plan-out",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    type=OutFile(),
     metavar="FILE",
     help="Where to write the plan that undoes what can be undone, for `fencepost compensate`.",
 )

@@ -12,6 +12,7 @@ import click
 from .cli_app import App
 from .cli_commands import Group, leave
 from .cli_given import bad_module, imported, text_of
+from .cli_out_file import OutFile, write_decided, write_out
 from .cli_output import Output, shortened, when
 from .errors import InvalidArgumentError
 from .identity import check_id
@@ -95,7 +96,7 @@ def _show_list(out: Output, effects: list[dict[str, Any]], plans: list[dict[str,
 @click.option("--checkpoint", "checkpoint_id", metavar="CHECKPOINT", help="Undo what this checkpoint does not know.")
 @click.option("--branch", "branch_id", metavar="BRANCH", default="", help="By default the checkpoint's own.")
 @click.option("--op", "op_ids", metavar="OP", multiple=True, help="Undo this operation; may be given several times.")
-@click.option("--out", "out_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan to a file.")
+@click.option("--out", "out_file", type=OutFile(), metavar="FILE", help="Write the plan to a file.")
 @click.pass_obj
 def plan(
     app: App,
@@ -113,7 +114,7 @@ def plan(
         made = ledger.plan_compensation(op_ids, agent=agent_id, checkpoint=checkpoint_id, branch=branch_id)
     values = made.to_dict()
     if out_file is not None:
-        out_file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        write_out(out_file, json.dumps(values, indent=2) + "\n")
         app.out.data(values, lambda: show_plan(app.out, values))
         app.out.note(f"Written to {out_file}.")
     else:
@@ -127,8 +128,9 @@ def write_plan(out: Output, made: Plan | None, target: Path | None) -> None:
     if made is None:
         out.note("There is nothing to compensate, so no plan was written.")
         return
-    target.write_text(json.dumps(made.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    out.note(f"The plan ({len(made.steps)} steps, digest {made.digest}) is in {target}.")
+    text = json.dumps(made.to_dict(), indent=2, ensure_ascii=False) + "\n"
+    if write_decided(target, text, instead="What was decided stands: make the plan with `fencepost compensate plan`."):
+        out.note(f"The plan ({len(made.steps)} steps, digest {made.digest}) is in {target}.")
 
 
 def show_plan(out: Output, values: dict[str, Any]) -> None:

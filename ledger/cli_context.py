@@ -9,7 +9,7 @@ import click
 
 from .cli_app import App
 from .cli_commands import Group, leave
-from .cli_output import Output, duration, shortened, when
+from .cli_output import ONLY_TOLD, Output, duration, shortened, when
 from .errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -139,7 +139,10 @@ def resume() -> None:
     "--summary", type=click.File(encoding="utf-8", errors="replace"), metavar="FILE|-", help="The restored summary."
 )
 @click.option(
-    "--state", type=click.File(encoding="utf-8", errors="replace"), metavar="FILE|-", help="The restored state."
+    "--state",
+    type=click.File(encoding="utf-8", errors="replace"),
+    metavar="FILE|-",
+    help="The restored state; a token that it holds must be the checkpoint's.",
 )
 @click.pass_obj
 def check(
@@ -167,9 +170,12 @@ def check(
             state=state_text,
             held=texts,
         )
-    app.out.data(answer.to_dict(), lambda: _show_answer(app.out, answer))
+    values = answer.to_dict()
+    app.out.data(values, lambda: _show_answer(app.out, answer))
     answer.raise_for_missing()
-    leave(0 if answer.to_dict()["answer"] == "RESUME" else NEEDS_RECONCILING)
+    if values["answer"] != "RESUME":
+        app.out.note(ONLY_TOLD)
+    leave(0 if values["answer"] == "RESUME" else NEEDS_RECONCILING)
 
 
 def _dependency(item: str) -> Dropped:

@@ -153,6 +153,7 @@ def probe(app: App, op_id: str, target: str, by: str) -> None:
     if answer.outcome.value == "COMMITTED" and answer.result is not None and operation.result_form.value != "JSON":
         why = operation.result_form.value.lower().replace("_", " ")
         app.out.note(f"The commit was recorded, its result was not: {why}.")
+    _note_taking_over(app, operation)
     leave(0 if values["outcome"] != "UNKNOWN" else UNKNOWN)
 
 
@@ -297,6 +298,20 @@ def resolve(
         values["sealed"] = operation.sealed_manifest is not None
     answered = {"schema": "fencepost.resolution.v1", **values}
     app.out.data(answered, lambda: app.out.fields(_shown(values, "")))
+    _note_taking_over(app, operation)
+
+
+def _note_taking_over(app: App, operation: Operation) -> None:
+    """What is still to be done once somebody beside its session has settled an effect as done."""
+    from .operations import UNDO  # noqa: PLC0415 - takes its time
+
+    settled = operation.settled
+    outside = operation.status.value == "committed" and settled is not None and settled.seq == 0
+    if outside and not operation.harmless and not operation.op_id.startswith(UNDO):
+        app.out.note(
+            "This belongs to no session yet: the agent's own takes it over with `replay_forward()`, so that its "
+            "checkpoints know it."
+        )
 
 
 def _one_outcome(outcomes: list[str], *, result: str | None, accept_risk: bool) -> str:

@@ -101,7 +101,7 @@ def show(app: App, op_id: str) -> None:
 
 @ops.command(
     examples=("fencepost ops tail --follow", "fencepost ops tail --agent nightly --lines 100 --json"),
-    exits={0: "done", 130: "interrupted while following"},
+    exits={0: "done", 5: "no such agent (with --follow it may yet come)", 130: "interrupted while following"},
 )
 @click.option("--agent", metavar="AGENT", help="Only facts of this agent.")
 @click.option("-f", "--follow", is_flag=True, help="Go on as the log grows, until interrupted.")
@@ -113,14 +113,16 @@ def tail(app: App, agent: str | None, follow: bool, lines: int) -> None:
     """Print the newest facts of operations, oldest first, straight from the log; with --json one object a line."""
     app.require_existing()
 
-    async def work(store: Store) -> None:
+    async def work(store: Store) -> int:
         reader = store.reader()
         try:
-            await _Tail(store, reader, app.out, agent).run(lines=lines, follow=follow)
+            return await _Tail(store, reader, app.out, agent).run(lines=lines, follow=follow)
         finally:
             reader.close()
 
-    app.on_store(work)
+    if not app.on_store(work) and agent is not None:
+        with app.ledger() as ledger:
+            ledger.agent(agent)  # a misspelt one has no facts either
 
 
 class _Tail:
@@ -135,7 +137,8 @@ class _Tail:
         self._partitions = [p for p in all_partitions(store) if p.topic.value == "effects"]
         self._next: dict[Partition, int] = {}
 
-    async def run(self, *, lines: int, follow: bool) -> None:
+    async def run(self, *, lines: int, follow: bool) -> int:
+        """How many facts there were to begin with."""
         ends = {partition: self._reader.bounds(partition)[1] for partition in self._partitions}
         begun = [item for p in self._partitions for item in self._last(p, ends[p], lines)]
         begun.sort(key=lambda item: (item[0], item[1]["partition"], item[1]["offset"]))
@@ -144,10 +147,13 @@ class _Tail:
         self._next = ends
         from asyncio import sleep  # noqa: PLC0415 - takes its time
 
+        if follow and self._agent is not None and lines and not begun:
+            self._out.note(f"No fact of {self._agent} is in this ledger yet.")
         while follow:
             await sleep(_LOOK_S)
             for partition in self._partitions:
                 self._print_new(partition)
+        return len(begun)
 
     def _print_new(self, partition: Partition) -> None:
         _, end = self._reader.bounds(partition)

@@ -22,6 +22,11 @@ import click
 Progress = Callable[[str, int, int], None]
 """(what is being read, records done, records in all; 0 when that is not known)."""
 
+ONLY_TOLD = (
+    "This only tells: the agent's session takes it over with `replay_forward()`, so that its checkpoints know it."
+)
+"""What is said on stderr of effects that an agent must learn."""
+
 _GAP = "  "
 _NARROWEST = 8
 

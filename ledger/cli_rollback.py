@@ -10,6 +10,7 @@ import click
 
 from .cli_app import App
 from .cli_commands import Group, leave
+from .cli_out_file import OutFile
 from .cli_output import Output, duration, shortened, when
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _question(function: F) -> F:
         ),
         click.option(
             "--plan-out",
-            type=click.Path(dir_okay=False, writable=True, path_type=Path),
+            type=OutFile(),
             metavar="FILE",
             help="Where to write the plan that undoes what is in the way, for `fencepost compensate`.",
         ),
@@ -181,9 +182,9 @@ def _answer(app: App, verdict: Verdict, plan_out: Path | None) -> None:
     from .cli_compensate import write_plan  # noqa: PLC0415 - only here
 
     app.out.data(verdict.to_dict(), lambda: _show(app.out, verdict))
-    write_plan(app.out, verdict.plan, plan_out)
     if verdict.fenced:
         app.out.note("The branch is fenced: its session is over. Open the next one in code.")
+    write_plan(app.out, verdict.plan, plan_out)
     if verdict.plan is not None:
         app.out.note("Carry the plan out (`fencepost compensate`), then ask anew.")
         leave(NEEDS_HUMAN)

@@ -13,7 +13,7 @@ import click
 from .cli_app import App
 from .cli_commands import Command
 from .cli_given import decoded
-from .cli_output import shortened
+from .cli_output import ONLY_TOLD, shortened
 from .errors import FencepostError
 
 
@@ -23,7 +23,7 @@ from .errors import FencepostError
         "fencepost replay nightly --since ckpt-42",
         "fencepost replay nightly --since \"$(cat token.txt)\" --json | jq '.operations[].result'",
     ),
-    exits={0: "done", 3: "the token is damaged or another ledger's", 5: "no such agent or checkpoint"},
+    exits={0: "done", 3: "the token is damaged or another ledger's", 5: "no such agent, branch, or checkpoint"},
 )
 @click.argument("agent_id", metavar="AGENT")
 @click.option("--since", metavar="CHECKPOINT|TOKEN", required=True, help="What is known already.")
@@ -43,6 +43,8 @@ def replay(app: App, agent_id: str, since: str, branch_id: str | None) -> None:
     ]  # fmt: skip
     payload = {"schema": "fencepost.replay.v1", "agent_id": agent_id, "since": since, "operations": found}
     app.out.data(payload, lambda: app.out.table(columns, rows, empty="Nothing: the checkpoint knows it all."))
+    if found:
+        app.out.note(ONLY_TOLD)
 
 
 @click.command(

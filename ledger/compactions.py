@@ -18,7 +18,7 @@ from . import log_keys
 from .compaction_rules import DroppedItem, drop_manifest, require_room, require_token, text_digest
 from .contexts import Checkpoint, Compaction, Context
 from .engine import Engine
-from .errors import GenerationConflictError, InvalidArgumentError, NotFoundError
+from .errors import GenerationConflictError, InvalidArgumentError, no_such_branch
 from .facts import AgentFact, AgentKind
 from .operations import UNDO, compensation_op_id
 from .sessions import SessionState, require_generation
@@ -161,11 +161,7 @@ async def latest_checkpoint(engine: Engine, agent_id: str, branch_id: str) -> Ch
     """
     view = await engine.view.known_agent(agent_id)
     if branch_id not in view.agent.branches:
-        raise NotFoundError(
-            f"branch {branch_id} of {agent_id} does not exist.",
-            next_step="See its branches with `fencepost branch list`.",
-            field="branch",
-        )
+        raise no_such_branch(agent_id, branch_id)
     return view.context.latest(branch_id)
 
 

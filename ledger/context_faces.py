@@ -118,14 +118,18 @@ class ContextCalls:
                 operation the recorded result must be there, of anything else the text with the digest that a
                 drop manifest, or this call, names.
             summary, state: the restored texts. What is not in them word for word is not present; effects on the
-                checkpoint's path must be named in them by their op_ids once the context was compacted.
+                checkpoint's path must be named in them by their op_ids once the context was compacted. The newest
+                token of this agent in `state` must be the checkpoint's own, as in `restored` of a rollback; a damaged
+                one, and others' alone, are told as well. A `state` that holds no token, or is not given, is taken for
+                the checkpoint's on your word.
             held: reference → text, where the caller has it at hand; it is believed by its digest.
             resolve: finds the text of a reference in the caller's own immutable source, or None; believed by its
                 digest. May be a coroutine function, which then runs on the ledger's own event loop.
 
         Returns:
             `Resume`, or `Reconcile` with typed reasons, the effects that the agent must learn, and what was
-            recovered and what is missing.
+            recovered and what is missing. Once it has learned them, its session takes them over
+            (`AgentSession.replay_forward`): until then they stay unknown to its checkpoints.
 
         Raises NotFoundError, InvalidArgumentError, StaleProjectionError.
         """

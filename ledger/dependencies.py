@@ -5,6 +5,9 @@ A dependency is a reference. Its verbatim text is
     - of anything else: the text that has the digest which a drop manifest, or the caller, names.
 A text is believed only by its digest, so that a reworded fact is never taken for the fact. What the
 caller holds, and what his resolver answered, are treated alike.
+
+Of an operation that gave several results (a read that was read again) the digest says which one is meant.
+Without one they are all meant: they must all be there, and none of them is brought back for the fact.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 
 from .compaction_rules import check_digest, text_digest
 from .errors import InvalidArgumentError
-from .facts import Dropped, ResultForm
+from .facts import Dropped, EffectFact, ResultForm
 from .guard import SeenOperation
 from .identity import check_id
 from .operations import Operation, Status
@@ -82,7 +85,8 @@ class Sources:
     Attributes:
         text: the restored summary and state.
         operations: the ledger's, by op_id.
-        digests: reference → the SHA-256 that the newest drop manifest naming it has.
+        digests: reference → the SHA-256 that the newest drop manifest naming one for it has.
+        by_name: what a later drop manifest names without a digest: of several results any may be meant by that.
         held: reference → text, as the caller hands it over or his resolver answers it.
         unanswered: reference → why the resolver has no text.
     """
@@ -92,6 +96,13 @@ class Sources:
     digests: Mapping[str, str]
     held: Mapping[str, str | bytes]
     unanswered: Mapping[str, str] = field(default_factory=dict)
+    by_name: frozenset[str] = frozenset()
+
+
+def dropped_by_name(manifests: Iterable[Sequence[Dropped]]) -> frozenset[str]:
+    """What the newest drop manifest that names it has no digest of; manifests are given oldest first."""
+    newest = {d.reference: d.digest for manifest in manifests for d in manifest}
+    return frozenset(reference for reference, digest in newest.items() if not digest)
 
 
 def newest_digests(manifests: Iterable[Sequence[Dropped]]) -> dict[str, str]:
@@ -110,23 +121,29 @@ def look(wanted: Iterable[Dropped], sources: Sources) -> Presence:
 def _look_at(dependency: Dropped, sources: Sources, presence: Presence) -> None:
     reference = dependency.reference
     operation, why = _stands(sources.operations.get(reference))
-    digest = dependency.digest or sources.digests.get(reference, "") or _recorded_digest(operation)
-    recorded = operation if operation is not None and _is_recorded(operation, digest) else None
+    told = operation.told if operation is not None else ()
+    dropped = "" if len(told) > 1 and reference in sources.by_name else sources.digests.get(reference, "")
+    digest = dependency.digest or dropped or _recorded_digest(told)
+    meant = [fact for fact in told if _is_recorded(fact, digest)]
     held, flaw = _held(reference, digest, sources)
-    forms = [held] if isinstance(held, str) else []
-    if recorded is not None:
-        if recorded.result_form is ResultForm.NONE and named(sources.text, [reference]):
-            return
-        forms += spellings(recorded_value(recorded)) if recorded.result is not None else ()
-    if holds_of(sources.text, reference, forms):
+    if isinstance(held, str) and holds_of(sources.text, reference, [held]):
         return
+    if meant and (digest or len(meant) == len(told)) and all(_is_there(f, reference, sources.text) for f in meant):
+        return
+    if len(told) == 1 and meant and meant[0].result_form is ResultForm.NONE and named(sources.text, [reference]):
+        return  # of an effect that gave nothing its name is all that there is
     presence.absent.append(reference)
-    if recorded is not None:
-        presence.recovered[reference] = recorded_value(recorded)
+    if meant and (digest or len(told) == 1):
+        presence.recovered[reference] = result_of(meant[0])
     elif held is not None:
         presence.recovered[reference] = held
     else:
-        presence.missing[reference] = "; ".join(reason for reason in (why or _other(operation, digest), flaw) if reason)
+        presence.missing[reference] = "; ".join(reason for reason in (why or _other(told, digest), flaw) if reason)
+
+
+def _is_there(fact: EffectFact, reference: str, text: str) -> bool:
+    """Whether the text holds a recorded result."""
+    return fact.result is not None and holds_of(text, reference, spellings(result_of(fact)))
 
 
 def _stands(seen: SeenOperation | None) -> tuple[Operation | None, str]:
@@ -146,28 +163,30 @@ def _stands(seen: SeenOperation | None) -> tuple[Operation | None, str]:
     return None, f"it is {state.value}: settle it first"
 
 
-def _recorded_digest(operation: Operation | None) -> str:
+def _recorded_digest(told: Sequence[EffectFact]) -> str:
     """Of a result that is too large for the ledger: its digest is there."""
-    large = operation is not None and operation.result_form is ResultForm.TOO_LARGE
-    return operation.settled.result_digest if large and operation and operation.settled else ""
+    large = len(told) == 1 and told[0].result_form is ResultForm.TOO_LARGE
+    return told[0].result_digest if large else ""
 
 
-def _is_recorded(operation: Operation, digest: str) -> bool:
-    """Whether the ledger has the result, and it is the one with this digest, if one is known."""
-    if operation.result_form not in {ResultForm.JSON, ResultForm.NONE}:
+def _is_recorded(fact: EffectFact, digest: str) -> bool:
+    """Whether the ledger has this result, and it is the one with this digest, if one is known."""
+    if fact.result_form not in {ResultForm.JSON, ResultForm.NONE}:
         return False
-    value = recorded_value(operation)
+    value = result_of(fact)
     # Python prints values in its own way, which is how a text that was dropped may have had it.
     return not digest or any(_digest_of(form) == digest for form in (*spellings(value), repr(value)))
 
 
-def _other(operation: Operation | None, digest: str) -> str:
-    return "its recorded result is not the text with the digest that is named" if operation and digest else ""
+def _other(told: Sequence[EffectFact], digest: str) -> str:
+    if digest:
+        return "its recorded result is not the text with the digest that is named" if told else ""
+    return f"it gave {len(told)} results, and no digest says which one is meant" if len(told) > 1 else ""
 
 
-def recorded_value(operation: Operation | None) -> Any:
+def result_of(fact: EffectFact) -> Any:
     """A recorded result, decoded; None if there is none."""
-    return json.loads(operation.result) if operation is not None and operation.result is not None else None
+    return json.loads(fact.result) if fact.result is not None else None
 
 
 def _digest_of(text: str | bytes) -> str:

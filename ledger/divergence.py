@@ -15,6 +15,7 @@ A declaration says nothing about effects that are undone: an effect of a later r
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -103,7 +104,7 @@ async def admitted(session: SessionState, call: Call) -> Call:
     if not candidates:
         return call
     session.refused.add(call.op_id)
-    _note_held(session, call, view.agent)
+    await _note_held(session, call, view.agent)
     listed = ", ".join(candidates[:_TOLD]) + (", …" if len(candidates) > _TOLD else "")
     raise DivergenceHeldError(
         f"{call.op_id} is held: after the gated rollback {call.tool} was called for something that "
@@ -115,8 +116,11 @@ async def admitted(session: SessionState, call: Call) -> Call:
     )
 
 
-def _note_held(session: SessionState, call: Call, agent: Agent) -> None:
-    """Leave word of it in the log, once, so that an operator elsewhere sees what waits. Not waited for."""
+async def _note_held(session: SessionState, call: Call, agent: Agent) -> None:
+    """Leave word of it in the log, once, so that an operator elsewhere sees what waits.
+
+    It is waited for, so that what is held is on record once the caller is told; held it is in any case.
+    """
     waiting = agent.held.keys() - agent.declarations.keys()
     if call.op_id in agent.held or call.op_id in session.held or len(waiting | session.held) >= MOST_HELD:
         return
@@ -131,6 +135,7 @@ def _note_held(session: SessionState, call: Call, agent: Agent) -> None:
     )
     key = log_keys.rollback(session.agent_id, f"held-{digest(call.op_id.encode())[:32]}")
     session.in_background(session.publish(key, fact))
+    await asyncio.wait(set(session.background), timeout=session.engine.limits.apply_s)  # what goes wrong is for `drain`
 
 
 async def _standing(engine: Engine, crossed: Iterable[Crossed]) -> set[str]:

@@ -206,6 +206,15 @@ def not_in_ledger(op_id: str) -> NotFoundError:
     )
 
 
+def no_such_branch(agent_id: str, branch_id: str) -> NotFoundError:
+    """The error for a branch that an agent does not have."""
+    return NotFoundError(
+        f"branch {branch_id} of {agent_id} does not exist.",
+        next_step="See its branches with `fencepost branch list`.",
+        field="branch",
+    )
+
+
 def moved(op_id: str, seen: str, current: str) -> VersionMovedError:
     """The error for an operation that is not any more what somebody looked at, or made a plan for."""
     return VersionMovedError(

@@ -207,7 +207,10 @@ class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls
     def replay_forward(
         self, agent: str, *, since: str | Watermark, branch: str | None = None
     ) -> list[ReplayedOperation]:
-        """What a checkpoint (its id, its token) does not know, in order, with recorded results."""
+        """What a checkpoint (its id, its token) does not know, in order, with recorded results. Raises NotFoundError.
+
+        It only tells: to take it over, so that its checkpoints know it, is for a session (`AgentSession.replay_forward`).
+        """
         return self._call(self._service.replay_forward(agent, since=since, branch_id=branch))
 
     # -- the guard ---------------------------------------------------------------------
@@ -295,7 +298,7 @@ class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls
     # -- in doubt ----------------------------------------------------------------------
 
     def in_doubt(self, agent: str | None = None) -> list[OpenOperation]:
-        """Operations that need a probe or a human, oldest first."""
+        """Operations that need a probe or a human, oldest first. Raises NotFoundError for an agent that is none."""
         return self._call(self._service.in_doubt(agent))
 
     def open_operations(self, agent: str | None = None) -> list[OpenOperation]:

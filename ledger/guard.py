@@ -394,7 +394,7 @@ def _blocker(agent: Agent, seen: SeenOperation) -> Blocker:
 def _effect_reason(evidence: Evidence, seen: SeenOperation, unknown: Sequence[SeenOperation]) -> Reason:
     blocker = _blocker(evidence.agent, seen)
     text = (
-        f"{blocker.op_id} ({blocker.tool}, {blocker.effect_class.value}, sequence {blocker.seq}, "
+        f"{blocker.op_id} ({blocker.tool}, {blocker.effect_class.value}, {_place(seen, blocker)}, "
         f"{blocker.status}) is not known to the checkpoint"
     )
     if blocker.effect_class is not EffectClass.IDEMPOTENT:
@@ -410,6 +410,13 @@ def _effect_reason(evidence: Evidence, seen: SeenOperation, unknown: Sequence[Se
         f"{text}, and idempotent is not order-safe: a repeat{where} would come{over or ' late'}",
         blocker,
     )
+
+
+def _place(seen: SeenOperation, blocker: Blocker) -> str:
+    """Where it was settled or begun; a word from outside, by which it was settled, is in no sequence."""
+    settled = seen.operation.settled
+    by = settled.by if settled is not None else ""
+    return f"settled by {by}" if by and not blocker.seq else f"sequence {blocker.seq}"
 
 
 def _resource(seen: SeenOperation) -> str:

@@ -21,18 +21,21 @@ class Legible(Coroutine[Any, Any, T]):
         self._work = work
 
     def send(self, value: Any) -> Any:
+        """See `Coroutine`. Raises StoreError for what cannot be read."""
         try:
             return self._work.send(value)
         except DecodeError as error:
             raise _illegible(error) from error
 
     def throw(self, *error: Any) -> Any:
+        """See `Coroutine`. Raises StoreError for what cannot be read."""
         try:
             return self._work.throw(*error)
         except DecodeError as cause:
             raise _illegible(cause) from cause
 
     def close(self) -> None:
+        """See `Coroutine`."""
         self._work.close()
 
     def __await__(self) -> Generator[Any, Any, T]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from . import projection as docs
 from .engine import Engine
 from .errors import InvalidArgumentError
+from .identity import check_id
 from .operations import Status
 from .positions import Partition, Topic
 from .view import OperationView
@@ -48,6 +49,11 @@ class Wanted:
     def has(self, view: OperationView) -> bool:
         """Whether this operation is asked for."""
         return self.tool in {"", view.operation.tool} and self.status in {"", standing(view).value}
+
+
+def check_agent(agent_id: str | None) -> str | None:
+    """An agent's id, None for any agent. Raises InvalidArgumentError for a blank one, which is not any agent."""
+    return None if agent_id is None else check_id("agent", agent_id, limit=200)
 
 
 def standing(view: OperationView) -> Status:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from .divergence import HeldAttempt
-from .listing import Wanted, batched
+from .listing import Wanted, batched, check_agent
 from .service import Service
 from .view import OperationView, ReportedFact
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def _wanted(agent: str | None, tool: str, status: str, *, after: str, limit: int | None = None) -> Wanted:
-    return Wanted(agent_id=agent or "", tool=tool, status=status, after=after, limit=limit)
+    return Wanted(agent_id=check_agent(agent) or "", tool=tool, status=status, after=after, limit=limit)
 
 
 class OperationCalls:
@@ -37,6 +37,8 @@ class OperationCalls:
         Args:
             tool, status: only those of this tool, or that stand like this ("committed", "in doubt", …).
             after: only those whose op_id comes behind it; with `limit`, the next page.
+
+        Raises NotFoundError for an agent that the ledger has never seen.
         """
         return self._call(self._service.operations(_wanted(agent, tool, status, after=after, limit=limit)))
 

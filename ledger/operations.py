@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from .facts import EffectClass, EffectFact, ResultForm
+from .facts import EffectClass, EffectFact, EffectKind, ResultForm
 from .positions import NOWHERE, Position
 
 VOIDED = "the idempotency key is void"
@@ -219,6 +219,22 @@ class Operation:
         if self.settled is None or not self.stands:
             return ResultForm.UNKNOWN
         return self.settled.result_form
+
+    @property
+    def told(self) -> tuple[EffectFact, ...]:
+        """The facts that each tell another result of this round, what settled it first; empty if it does not stand.
+
+        More than one where a read was read again, two sessions did at once what may be repeated, or a
+        late commit says more than what settled it: each caller went on with its own.
+        """
+        if self.settled is None or not self.stands:
+            return ()
+        outcomes = (a.outcome for a in self.attempts.values() if a.state is not AttemptState.CONFLICT)
+        commits = (f for f in outcomes if f and f.kind is EffectKind.COMMITTED and f.round == self.round)
+        found: dict[tuple[ResultForm, bytes | None, str], EffectFact] = {}
+        for fact in (self.settled, *commits):
+            found.setdefault((fact.result_form, fact.result, fact.result_digest if fact.result is None else ""), fact)
+        return tuple(found.values())
 
     @property
     def sealed_manifest(self) -> bytes | None:

@@ -22,7 +22,7 @@ class ReplayedOperation:
     Attributes:
         seq: of the fact that settled it (or began it), in its session; 0 when no session of
             this agent wrote that fact.
-        result: decoded; None unless `result_form` is JSON.
+        result: decoded; None unless `result_form` is JSON. Of a read that was read again, what it gave first.
         own: an attempt of this agent owns or settled it; otherwise the agent absorbed it.
     """
 

@@ -103,7 +103,8 @@ class Reconcile(_Answer):
     Attributes:
         reasons: why the agent must not simply go on.
         effects: in order, with recorded results: what the context no longer names, and what happened
-            after the checkpoint. The agent must learn all of them before it goes on.
+            after the checkpoint. The agent must learn all of them before it goes on, and its session take them
+            over (`AgentSession.replay_forward`): its next checkpoint knows no more than this one otherwise.
         recovered: reference → the text, or of an operation the recorded result, that was not there.
         missing: reference → why nothing brings it back.
         undone: what the checkpoint takes for done, and is not any more.

@@ -3,7 +3,9 @@
 `decide` answers `Resume` only if nothing of this holds; each that holds is a reason to reconcile:
     1. the checkpoint is not registered, does not count, was left behind, or its watermark cannot be used
     2. the summary is of another generation than the checkpoint, by its number, by its text, or by the token
-       that it carries (`summary_tokens.py`); a token in the restored text is damaged, or not known to the checkpoint
+       that it carries (`summary_tokens.py`); a token in it is damaged, or not known to the checkpoint;
+       the state holds a token, and not the checkpoint's (`state_tokens.py`): then the agent must also learn
+       what the checkpoint knows and that state does not
     3. the agent did something after the checkpoint, which the checkpoint therefore does not know
     4. once a context was compacted: an effect on the checkpoint's path is not named verbatim, in the
        summary or the state; where no summary is given, in what its compaction found to be named;
@@ -22,15 +24,16 @@ from typing import Any
 
 from .compaction_rules import text_digest
 from .contexts import Context
-from .dependencies import Sources, look, newest_digests
+from .dependencies import Sources, dropped_by_name, look, newest_digests
 from .errors import WatermarkMangledError
 from .facts import AgentFact, Dropped
-from .guard import Evidence, SeenOperation, checkpoint_reasons, effect_reasons, is_harmless, unknown_calls
+from .guard import Evidence, SeenOperation, checkpoint_reasons, effect_reasons, is_harmless
 from .lineage import ROOT
 from .operations import Operation, Status
 from .positions import Position
 from .replay import ReplayedOperation, replay_forward, told_at
 from .resume_answers import Reconcile, ReportedCall, Resume
+from .state_tokens import state_flaw
 from .summaries import named
 from .summary_tokens import token_reason
 from .undone import Knowledge, UndoneEffect, undone_since
@@ -46,6 +49,7 @@ class Question:
         summary_generation: of the summary that is in the restored state.
         depends_on: the facts, each with the digest that the caller names, if any.
         summary, state: their texts, where the caller has them; nothing is present in a text that is not given.
+            A state that holds no token is taken for the checkpoint's on the caller's word.
         held: reference → text that the caller can vouch for by its digest.
     """
 
@@ -101,12 +105,14 @@ class _Decision:
         context = found.context
         self.compactions = context.compactions_at(self.mark.point) if self.mark else context.compactions
         self.operations = {seen.operation.op_id: seen for seen in (*found.others, *found.evidence.operations)}
+        self.flaw = state_flaw(question.state, self.agent, found.evidence.ledger_id, self.mark)
         self.sources = Sources(
             question.text,
             self.operations,
             newest_digests(c.dropped for c in self.compactions),
             question.held,
             found.unanswered,
+            dropped_by_name(c.dropped for c in self.compactions),
         )
 
     def answer(self) -> Resume | Reconcile:
@@ -166,6 +172,8 @@ class _Decision:
         told = [*self._text_reasons(), *self._own_token_reasons()]
         yield from told
         yield from (reason for reason in self._token_reasons() if reason.kind not in {one.kind for one in told})
+        if self.flaw is not None:
+            yield self.flaw.reason
 
     def _own_token_reasons(self) -> Iterator[Reason]:
         """What the summary's own token says, unless its number has said so already."""
@@ -194,17 +202,18 @@ class _Decision:
             yield Reason(ReasonKind.SUMMARY_OF_ANOTHER_GENERATION, f"{text}{why}")
 
     def _token_reasons(self) -> Iterator[Reason]:
-        if not self.question.text or self.mark is None:
+        """A token in the summary that the checkpoint does not know, whatever its generation."""
+        if not self.question.summary or self.mark is None:
             return
-        mark, text = self.mark, self.question.text
+        mark, text = self.mark, self.question.summary
         try:
             newest = Watermark.find(text, agent_id=mark.agent_id, ledger_id=mark.ledger_id)
         except WatermarkMangledError:
-            yield Reason(ReasonKind.WATERMARK_UNREADABLE, "the restored text holds a damaged watermark token")
+            yield Reason(ReasonKind.WATERMARK_UNREADABLE, "the restored summary holds a damaged watermark token")
             return
         if newest is not None and newest.seq > self.path.get(newest.epoch, -1):
             text = (
-                f"the restored text carries the watermark {newest.epoch}/{newest.seq}, which the checkpoint at "
+                f"the restored summary carries the watermark {newest.epoch}/{newest.seq}, which the checkpoint at "
                 f"{mark.epoch}/{mark.seq} does not know: they did not move together"
             )
             yield Reason(ReasonKind.WATERMARK_MISMATCH, text)
@@ -260,19 +269,28 @@ class _Decision:
     # -- what the agent is told --------------------------------------------------------
 
     def _effects(self, lost: Collection[SeenOperation]) -> tuple[ReplayedOperation, ...]:
-        def since(point: Point) -> list[ReplayedOperation]:
-            shown, open_at = self.evidence, self.evidence.open_at if point != ROOT else {}
+        def since(point: Point, open_at: Mapping[Position, Collection[str]]) -> list[ReplayedOperation]:
+            shown = self.evidence
             return replay_forward(self.agent, shown.operations, shown.absorbed, since=point, open_at=open_at)
 
+        every = since(ROOT, {})
         wanted = {seen.operation.op_id for seen in lost}
-        wanted |= {op.op_id for op in since(self.mark.point if self.mark else ROOT)}
-        return tuple(op for op in since(ROOT) if op.op_id in wanted)
+        wanted |= {op.op_id for op in (since(self.mark.point, self.evidence.open_at) if self.mark else every)}
+        if self.flaw is not None:
+            wanted |= {op.op_id for op in since(self.flaw.known, self.found.context.open_at(self.flaw.known))}
+        return tuple(op for op in every if op.op_id in wanted)
 
     def _calls(self, lost: Collection[AgentFact]) -> tuple[ReportedCall, ...]:
-        unknown = [call for call in unknown_calls(self.evidence) if not is_harmless(call)]
+        paths = [self.path, *([self.agent.path(self.flaw.known)] if self.flaw else [])]
+        unknown = [
+            call
+            for call in self.evidence.calls
+            if not is_harmless(call) and not all(self.agent.knows(path, call.epoch, call.seq) for path in paths)
+        ]
+        told = [*lost, *(call for call in unknown if call not in lost)]
         return tuple(
             ReportedCall(c.tool, c.effect_class, c.branch_id, c.epoch, c.seq, c.time_ms, c.by, c.evidence)
-            for c in sorted((*lost, *unknown), key=lambda call: (call.epoch, call.seq))
+            for c in sorted(told, key=lambda call: (call.epoch, call.seq))
         )
 
     def _dropped_results(self, lost: Collection[SeenOperation]) -> Mapping[str, Any]:

@@ -100,6 +100,8 @@ def _run_sync(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: dict[str
     if claim.owned:
         after = _read_after(session, tool, claim, call.undo, value)
         commit(session, claim, settling.committed(claim, value, encode=tool.encode, after=after))
+    elif (reading := settling.reading(claim, value, encode=tool.encode)) is not None:
+        commit(session, claim, reading)
     claim.returned()
     return value
 
@@ -124,6 +126,8 @@ async def _run_async(session: Host, tool: Tool, args: tuple[Any, ...], kwargs: d
     if claim.owned:
         after = await _read_after_async(session, tool, claim, call.undo, value)
         await commit_async(session, claim, settling.committed(claim, value, encode=tool.encode, after=after))
+    elif (reading := settling.reading(claim, value, encode=tool.encode)) is not None:
+        await commit_async(session, claim, reading)
     claim.returned()
     return value
 
@@ -274,7 +278,7 @@ def _unrecorded(tool: Tool) -> bool:
 
 
 def _reads_again(tool: Tool) -> bool:
-    """A read runs whenever it is asked for; its first result stays recorded."""
+    """A read runs whenever it is asked for; another result than the recorded ones is recorded beside them."""
     return tool.options.kind is EffectClass.READ
 
 

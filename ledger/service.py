@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from . import (
     acknowledging,
@@ -26,11 +26,11 @@ from .compensation_service import CompensationService
 from .contexts import Checkpoint
 from .divergence import HeldAttempt
 from .engine import Engine
-from .errors import InvalidArgumentError, NotFoundError, not_in_ledger
+from .errors import InvalidArgumentError, NotFoundError, no_such_branch, not_in_ledger
 from .facts import AgentFact, EffectClass, Outcome
 from .identity import check_id, check_op_id
 from .lineage import ROOT, Session
-from .listing import Wanted
+from .listing import Wanted, check_agent
 from .operations import Operation, Status
 from .previews import Asked
 from .prune_verdicts import OpenObligation, PruneVerdict
@@ -42,6 +42,7 @@ from .verdicts import Policy, Verdict, Word
 from .view import AgentView, OperationView, ReportedFact, age_s
 from .watermarks import Point, Watermark
 
+T = TypeVar("T")
 Probe = Callable[[Operation], ProbeAnswer]
 TAKEN_OVER_AGAIN = 3
 """How often what a session takes over is read, while effects among it are being undone."""
@@ -269,12 +270,19 @@ class Service:
         return view
 
     async def operations(self, wanted: Wanted) -> list[OperationView]:
-        """The operations that are asked for, ordered by op_id."""
-        return [view async for page in listing.pages(self.engine, wanted) for view in page]
+        """The operations that are asked for, ordered by op_id. Raises NotFoundError for an agent that nobody has seen."""
+        found = [view async for page in listing.pages(self.engine, wanted) for view in page]
+        return await self._of_known(wanted.agent_id, found)
 
     async def operation_names(self, wanted: Wanted) -> list[str]:
-        """The op_ids that may be asked for, in order."""
-        return await listing.names(self.engine, wanted)
+        """The op_ids that may be asked for, in order. Raises NotFoundError for an agent that nobody has seen."""
+        return await self._of_known(wanted.agent_id, await listing.names(self.engine, wanted))
+
+    async def _of_known(self, agent_id: str | None, found: list[T]) -> list[T]:
+        """What was found; where that is nothing, of an agent that is known: a misspelt one has nothing either."""
+        if agent_id and not found:
+            await self.engine.view.known_agent(agent_id)
+        return found
 
     async def operations_named(self, op_ids: Sequence[str], wanted: Wanted) -> list[OperationView]:
         """Those of these operations that are asked for, ordered by op_id."""
@@ -283,8 +291,13 @@ class Service:
     async def replay_forward(
         self, agent_id: str, *, since: str | Watermark | Point, branch_id: str | None = None
     ) -> list[ReplayedOperation]:
-        """What `since` (a checkpoint id, a token, a watermark) does not know, in order."""
+        """What `since` (a checkpoint id, a token, a watermark) does not know, in order.
+
+        Raises NotFoundError for an agent, a checkpoint, or a branch that is none.
+        """
         view = await self.agent(agent_id)
+        if branch_id is not None and branch_id not in view.agent.branches:
+            raise no_such_branch(agent_id, branch_id)
         point = await self._point(view, since)
         operations = [o.seen for o in await self.engine.view.agent_operations(agent_id)]
         absorbed = await self.engine.view.absorbed(agent_id)
@@ -383,12 +396,12 @@ class Service:
 
     async def in_doubt(self, agent_id: str | None) -> list[OpenOperation]:
         """Operations that need a probe or a human, oldest first; what is in flight is not among them."""
-        found = await resolutions.open_operations(self.engine, agent_id=agent_id)
-        return [item for item in found if item.state != "in flight"]
+        return [item for item in await self.open_operations(agent_id) if item.state != "in flight"]
 
     async def open_operations(self, agent_id: str | None) -> list[OpenOperation]:
-        """Everything undecided, what is in flight included."""
-        return await resolutions.open_operations(self.engine, agent_id=agent_id)
+        """Everything undecided, what is in flight included. Raises NotFoundError for an agent that nobody has seen."""
+        agent_id = check_agent(agent_id)
+        return await self._of_known(agent_id, await resolutions.open_operations(self.engine, agent_id=agent_id))
 
     async def resolve(self, op_id: str, **values: Any) -> Operation:
         """Settle an operation by version; see `resolutions.resolve`."""

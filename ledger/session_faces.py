@@ -140,7 +140,9 @@ class _SessionBase:
             deadline_s: from the intent to the start of the effect.
             wait_s: how long to wait for another owner's decision.
             longest_run_s: the longest that the tool can still act after it was started.
-            record: record the result of a READ, so that a dropped one can be recovered.
+            record: record the result of a READ, so that a dropped one can be recovered. It runs whenever it is asked
+                for; where it then gives another result, that one is recorded as well (up to 8 of them), and after that
+                only the digest of a dropped one says which is to be recovered.
             undo: how it is undone. A COMPENSATABLE effect must say so; an IDEMPOTENT one that is not
                 order-safe may.
             secret: arguments whose values reach neither the log nor an error. In `identity` they
@@ -321,7 +323,11 @@ class AgentSession(_SessionBase, CompactionCalls):
         return successor.adopt(wait(self.submit(going_back)))
 
     def replay_forward(self) -> list[ReplayedOperation]:
-        """What this session does not know yet, in order; the committed ones are absorbed into it."""
+        """What this session does not know yet, in order; the committed ones are absorbed into it: it takes them over.
+
+        From then on its checkpoints know them, whoever did or settled them; a probe or an operator who settles an
+        effect writes for no session. What is undecided is told only, until it is settled and this is called again.
+        """
         return self._told(wait(self.submit(self._service.take_over(self.state))))
 
     def report_call(

@@ -23,6 +23,8 @@ from .strangers import told
 
 COMMITTED = "committed"
 """What a claim is, as which an outcome says that the effect happened."""
+MOST_READINGS = 8
+"""So many different results of one recorded read are kept."""
 
 
 async def commit(
@@ -78,6 +80,31 @@ def committed(
     if not claim.call.unconfirmed:
         claim.session.unreturned[fact.op_id] = fact.seq  # its very number: that of another may have come first
     return fact
+
+
+def reading(claim: Claim, value: Any, *, encode: Callable[[Any], bytes] | None = None) -> EffectFact | None:
+    """The fact that a read gave another result than those recorded before it; None if there is nothing to say.
+
+    The caller's context holds this one, so the recorded one must not be taken for it. Of a read that gives ever
+    new results `MOST_READINGS` are recorded, the first one included; beyond the room of a history by digest.
+    """
+    limits, told = claim.session.engine.limits, claim.operation.told
+    if len(told) >= MOST_READINGS:
+        return None
+    room = limits.max_history_bytes - sum(len(fact) for _, fact in claim.history)
+    form, data, why = encode_result(value, max(0, min(limits.max_result_bytes, room)), encode)
+    said: dict[str, Any] = {
+        "result": data if form is ResultForm.JSON else None,
+        "result_form": form,
+        "result_digest": digest(data) if data is not None else "",
+        "error": text(why.partition(":")[0], 500),
+    }
+    kept = claim.call.secrets.kept_out(EffectFact(kind=EffectKind.COMMITTED, **said))
+    if any((f.result_digest or f.result_form) == (kept.result_digest or kept.result_form) for f in told):
+        return None
+    claim.value, attempt_id = value, claim.session.engine.new_id()
+    fact = outcome(claim.session, claim.call, attempt_id, claim.round, EffectKind.COMMITTED, **said)
+    return claim.call.secrets.kept_out(replace(fact, arguments=None))
 
 
 async def fail(claim: Claim, why: str, *, key_voided: bool = False) -> None:

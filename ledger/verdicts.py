@@ -81,7 +81,7 @@ class WayOn(StrEnum):
     """What a refused caller can do. Doing the same again is not among them."""
 
     COMPENSATE = "compensate the effects and record it"
-    REPLAY_FORWARD = "replay forward from the checkpoint's watermark"
+    REPLAY_FORWARD = "replay forward: a session that is opened with the checkpoint's token takes over what was done since (`replay_forward()`)"
     OPERATOR = "let an operator reconcile"
     NAME_UNDONE = "let the restored state name what was undone, and hand its text over (`restored=`, `--restored`)"
     SETTLE = "settle what is in doubt or still owned"

@@ -140,6 +140,11 @@ def test_losses_are_accepted_by_name(refunds: Refunds, world: World, ledger: Led
     text: Any = f"mail:{world.key('a')}"
     with pytest.raises(InvalidArgumentError, match="accept_losses"):
         ledger.compensate(plan, approved_by="alice", accept_losses=text)
+    for accept in (ledger.compensate, ledger.approve_plan):
+        who = {"approved_by" if accept == ledger.compensate else "by": "alice"}
+        with pytest.raises(InvalidArgumentError, match="accept_losses: the plan loses no 'mail:other'"):
+            accept(plan, accept_losses=[text, "mail:other"], **who)
+    assert (refunds.account.balance, ledger.plans(world.agent)) == (1, [])
     report = ledger.compensate(plan, approved_by="alice", accept_losses=[text])
     assert report.losses == (text,)
     with ledger.session(world.agent) as session:

@@ -24,11 +24,13 @@ from fencepost.ledger import (
 )
 from fencepost.ledger import divergence as rules
 from fencepost.ledger.operations import Status
+from fencepost.ledger.sessions import SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fencepost.ledger import AgentSession
+    from fencepost.ledger.facts import AgentFact
 
 
 def gone_back(world: World, ledger: Ledger, *names: str) -> AgentSession:
@@ -65,6 +67,25 @@ def test_held_for_whoever_comes_after(world: World, ledger: Ledger) -> None:
     [absorbed] = world.run(charge("first"), branch="b")
     assert (absorbed["error"], absorbed["ran"]) == ("", False)
     assert (world.hits("first"), world.hits("second")) == (1, 0)
+
+
+def test_what_is_held_is_on_record_once_its_caller_is_told(
+    world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the log takes: whoever is told to declare it finds it in the list."""
+    real, written = SessionState.publish, []
+
+    async def slow(state: SessionState, key: str, fact: AgentFact) -> int | None:
+        await asyncio.sleep(0.3)
+        written.append(fact.op_id)
+        return await real(state, key, fact)
+
+    with gone_back(world, ledger, "first") as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(SessionState, "publish", slow)
+            held(world, session, "second")
+            assert written == [world.op_id("second")]
+        until(lambda: [attempt.op_id for attempt in ledger.held(world.agent)] == written)
 
 
 def test_held_after_all_are_matched(world: World, ledger: Ledger) -> None:

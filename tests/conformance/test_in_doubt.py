@@ -56,7 +56,8 @@ def test_in_flight_is_not_in_doubt(world: World, ledger: Ledger) -> None:
         assert told["state"] == "in doubt"
         assert told["idempotency_key"] == attempt.idempotency_key
         assert told["version"]
-    assert ledger.in_doubt(world.key("nobody")) == []
+    with pytest.raises(NotFoundError):
+        ledger.in_doubt(world.key("nobody"))
 
 
 def test_operator_is_bound_to_the_version_seen(world: World, ledger: Ledger) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from conformance.worlds import World, until
 
-from fencepost.ledger import AsyncLedger, EffectClass, InvalidArgumentError, Ledger, listing
+from fencepost.ledger import AsyncLedger, EffectClass, InvalidArgumentError, Ledger, NotFoundError, listing
 from fencepost.ledger.operations import Status
 
 
@@ -54,7 +54,8 @@ def test_filters(world: World, ledger: Ledger, op_ids: list[str]) -> None:
     assert doubt.operation.op_id == world.op_id("k7", "tool0")
     page = ledger.operations(world.agent, tool="tool0", status="committed", after=op_ids[0], limit=2)
     assert [view.operation.op_id for view in page] == op_ids[1:3]
-    assert ledger.operations(world.key("nobody")) == []
+    with pytest.raises(NotFoundError):
+        ledger.operations(world.key("nobody"))
     for field, options in (("status", {"status": "lost"}), ("limit", {"limit": 0})):
         with pytest.raises(InvalidArgumentError) as caught:
             ledger.operations(world.agent, **options)

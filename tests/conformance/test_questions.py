@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conformance.worlds import World, charge, until
 
-from fencepost.ledger import EffectClass, Ledger, NotFoundError, Watermark, WatermarkMangledError
+from fencepost.ledger import (
+    EffectClass,
+    InvalidArgumentError,
+    Ledger,
+    NotFoundError,
+    Watermark,
+    WatermarkMangledError,
+)
 from fencepost.ledger.facts import ResultForm
 from fencepost.ledger.operations import AttemptState, Status
 
@@ -77,7 +84,6 @@ def test_unknown_names(world: World, ledger: Ledger) -> None:
         with pytest.raises(NotFoundError) as caught:
             ask()
         assert caught.value.field == field
-    assert ledger.operations(world.key("nobody")) == []
 
 
 def test_replay_forward_is_ordered_and_complete(world: World, ledger: Ledger) -> None:
@@ -102,9 +108,39 @@ def test_replay_forward_is_ordered_and_complete(world: World, ledger: Ledger) ->
         assert [op.status for op in replayed] == ["committed"] * 4 + ["in doubt"]
         assert [op.seq for op in replayed] == sorted(op.seq for op in replayed)
         assert all(op.own and op.tool == "mail.send" and op.branch_id == "main" for op in replayed)
-    assert ledger.replay_forward(world.agent, since=mark, branch="other") == []
     with pytest.raises(WatermarkMangledError):
         ledger.replay_forward(world.agent, since=mark.token[:-4] + "]]")
+
+
+def test_a_name_that_is_misspelt_is_not_answered_as_if_it_had_done_nothing(world: World, ledger: Ledger) -> None:
+    """Whoever asks for an agent or a branch that is none is told; one that has done nothing is answered with nothing."""
+    nobody = f"{world.agent}-nobody"
+    with ledger.session(world.agent) as session:
+        session.checkpoint("c")
+        session.fork("b", checkpoint="c")
+        for ask, field in (
+            (lambda: ledger.replay_forward(world.agent, since="c", branch="mian"), "branch"),
+            (lambda: ledger.replay_forward(nobody, since="c"), "agent"),
+            (lambda: ledger.operations(nobody), "agent"),
+            (lambda: ledger.operations(nobody, limit=1, status="free"), "agent"),
+            (lambda: list(ledger.each_operation(nobody)), "agent"),
+            (lambda: ledger.in_doubt(nobody), "agent"),
+            (lambda: ledger.open_operations(nobody), "agent"),
+        ):
+            with pytest.raises(NotFoundError) as caught:
+                ask()
+            assert caught.value.field == field
+        for blank in (
+            lambda: ledger.operations(""),
+            lambda: ledger.in_doubt(" "),
+            lambda: list(ledger.each_operation("")),
+        ):
+            with pytest.raises(InvalidArgumentError, match=r"^agent: must not be blank"):
+                blank()
+        assert ledger.replay_forward(world.agent, since="c", branch="b") == []
+        assert ledger.operations(world.agent) == []
+        assert list(ledger.each_operation(world.agent)) == []
+        assert ledger.in_doubt(world.agent) == ledger.open_operations(world.agent) == []
 
 
 def test_replay_runs_nothing(world: World, ledger: Ledger) -> None:

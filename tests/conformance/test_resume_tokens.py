@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fencepost.ledger import AgentSession, EffectClass, Ledger, ReasonKind, Reconcile, Resume
+from fencepost.ledger import AgentSession, EffectClass, Ledger, ReasonKind, Reconcile, Resume, Watermark
 
 if TYPE_CHECKING:
     from conformance.worlds import World
@@ -77,3 +78,46 @@ def test_a_generation_that_was_left_behind_by_a_rollback(world: World, ledger: L
     assert isinstance(ledger.resume(world.agent, summary=edited(summary), **same), Resume)
     answer = ledger.resume(world.agent, summary=edited(left), **same)
     assert kinds(answer) == [ReasonKind.SUMMARY_OF_ANOTHER_GENERATION, ReasonKind.WATERMARK_MISMATCH]
+
+
+def test_a_state_that_holds_a_token_holds_its_checkpoints(world: World, ledger: Ledger) -> None:
+    """Another ledger's or agent's, a mangled one, and another checkpoint's are named, and what that state lacks is told."""
+    with ledger.session(world.agent) as session, ledger.session(f"{world.agent}-other") as other:
+        before = session.checkpoint("a").token
+        foreign = other.checkpoint("a").token
+        world.charge(session, "a")
+        mine = session.checkpoint("c").token
+        world.charge(session, "b")
+        summary = compacted(session, f"{world.op_id('a')} and {world.op_id('b')} are done")
+        last = session.checkpoint("d").token
+
+    mark = Watermark.parse(mine)
+    elsewhere = replace(mark, ledger_id="another").token
+    damaged = f"{mine[:-6]}x{mine[-5:]}"
+
+    def asked(checkpoint: str, state: str) -> Resume | Reconcile:
+        compact: dict[str, Any] = {"summary_generation": 1, "summary": summary} if checkpoint == "d" else {}
+        return ledger.resume(world.agent, checkpoint=checkpoint, state=state, **{"summary_generation": 0, **compact})
+
+    names = [world.op_id("a"), world.op_id("b")]
+    for state, kind, unknown in (
+        (before, ReasonKind.WATERMARK_MISMATCH, names),
+        (mine, ReasonKind.WATERMARK_MISMATCH, names[1:]),
+        (foreign, ReasonKind.WATERMARK_OF_ANOTHER_LEDGER, names),
+        (elsewhere, ReasonKind.WATERMARK_OF_ANOTHER_LEDGER, names),
+        (damaged, ReasonKind.WATERMARK_UNREADABLE, names),
+    ):
+        answer = asked("d", f"mark: {state}")
+        assert isinstance(answer, Reconcile)
+        assert kinds(answer) == [kind]
+        assert last in answer.reasons[0].text
+        assert [effect.op_id for effect in answer.effects] == unknown
+    for state in (
+        "nothing of the ledger",
+        f"mark: {last}",
+        f"{summary} mark: {last}",
+        f"mark: {last} other: {foreign}",
+    ):
+        assert isinstance(asked("d", state), Resume)
+    assert kinds(asked("c", f"mark: {mine}")) == [ReasonKind.EFFECT_NOT_KNOWN]
+    assert kinds(asked("c", f"mark: {foreign}"))[0] is ReasonKind.WATERMARK_OF_ANOTHER_LEDGER

@@ -138,6 +138,21 @@ def test_resolve_absent(run: Run) -> None:
     assert json.loads(resolve(run, DOUBT, "--absent", "--accept-risk").stdout)["status"] == "free"
 
 
+def test_who_learns_of_what_was_settled_is_told(run: Run) -> None:
+    """What takes an effect over is named wherever one is told that a checkpoint lacks, and nowhere else."""
+    noted = "takes it over with `replay_forward()`"
+    assert noted not in resolve(run, DOUBT, "--absent", "--accept-risk").stderr
+    for line in ("replay nightly --since c1", "resume check nightly --checkpoint c1 --summary-generation 0"):
+        assert noted in run(*line.split()).stderr
+    assert noted not in run("resume", "check", "other", "--checkpoint", "c1", "--summary-generation", "0").stderr
+    assert noted not in run("replay", "other", "--since", "c1").stderr
+
+
+def test_what_an_operator_settled_is_to_be_taken_over(run: Run) -> None:
+    """By a session of the agent: a word from outside is in none."""
+    assert "own takes it over with `replay_forward()`" in resolve(run, DOUBT, "--committed").stderr
+
+
 def test_resolve_compensated(run: Run) -> None:
     """A committed effect that was undone outside ends its round; what does not apply is a wrong call (2)."""
     values = json.loads(resolve(run, CHARGE, "--compensated").stdout)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
         "rollback preview nobody --checkpoint c1",
         "replay nightly --since none",
         "replay nobody --since c1",
+        "replay nightly --since c1 --branch mian",
+        "ops list --agent nobody --stream",
+        "ops tail --agent nobody",
     ],
 )
 def test_what_is_not_there(run: Run, line: str) -> None:
@@ -105,6 +108,12 @@ def test_tail(run: Run) -> None:
     assert run("ops", "tail", "-n", "0").stdout == ""
     assert run("ops", "tail", "--agent", "other").stdout == ""
     assert run("ops", "tail").stdout.count("\n") == len(lines)
+
+
+def test_tail_of_an_agent_that_has_done_nothing(run: Run) -> None:
+    """It is known, so that there is nothing to tell is the answer."""
+    result = run("ops", "tail", "--agent", "other", "--json")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_checkpoints(run: Run, url: str) -> None:

@@ -11,9 +11,17 @@ from unit.ledger.guard_kit import seen
 from unit.ledger.kit import OP, committed, effect, failed, intended
 
 from fencepost.ledger.compaction_rules import drop_manifest
-from fencepost.ledger.dependencies import MAX_DEPENDENCIES, Presence, Sources, dependencies, look, newest_digests
+from fencepost.ledger.dependencies import (
+    MAX_DEPENDENCIES,
+    Presence,
+    Sources,
+    dependencies,
+    dropped_by_name,
+    look,
+    newest_digests,
+)
 from fencepost.ledger.errors import InvalidArgumentError
-from fencepost.ledger.facts import Dropped, EffectFact, ResultForm
+from fencepost.ledger.facts import Dropped, EffectClass, EffectFact, ResultForm
 from fencepost.ledger.guard import SeenOperation
 
 RESULT = {"receipt": "ü-7", "cents": 500}
@@ -190,3 +198,60 @@ def test_facts_of_kinds_that_are_not_read_leave_an_operation_untrusted() -> None
     odd: EffectFact = effect("UNKNOWN", "z")
     presence = asked(OP, "", operation=seen(intended("a"), committed("a"), odd))
     assert "cannot be trusted" in presence.missing[OP]
+
+
+# -- several results of one operation --------------------------------------------------
+
+LARGE: dict[str, Any] = {"result_form": ResultForm.TOO_LARGE, "result_digest": sha('"very long"')}
+
+
+def read_twice(**second: Any) -> SeenOperation:
+    """A read that gave another result to the second who asked."""
+    read: dict[str, Any] = {"effect_class": EffectClass.READ}
+    first = committed("a", result=b'"the first"', result_form=ResultForm.JSON, **read)
+    values: dict[str, Any] = {"result": b'"the second"', "result_form": ResultForm.JSON, **second}
+    return seen(first, committed("b", **values, **read))
+
+
+def test_several_results_are_told_apart_by_digest_only() -> None:
+    """All of them are meant where none is named; what settled the operation is no better than what was read later."""
+    operation = read_twice()
+    assert asked(OP, "the first, the second", operation=operation) == Presence()
+    for text in ("", "the first", "the second"):
+        told = asked(OP, text, operation=operation)
+        assert (told.absent, told.recovered, list(told.missing)) == ([OP], {}, [OP])
+        assert "it gave 2 results" in told.missing[OP]
+    for result in ("the first", "the second"):
+        assert asked((OP, sha(json.dumps(result))), operation=operation).recovered == {OP: result}
+        assert asked((OP, sha(result)), result, operation=operation) == Presence()
+    other = asked((OP, sha("another")), operation=operation)
+    assert other.missing[OP].startswith("its recorded result is not the text with the digest that is named")
+    assert asked(OP, "the first", operation=read_twice(result=b'"the first"')) == Presence()
+
+
+def test_a_later_result_that_is_not_in_the_ledger_is_another_one() -> None:
+    """Too large, or nothing at all: the one that is there must not be taken for it."""
+    for second in ({"result": None, **LARGE}, {"result": None, "result_form": ResultForm.NONE}):
+        told = asked(OP, f"{OP} gave the first", operation=read_twice(**second))
+        assert list(told.missing) == [OP]
+    large = read_twice(result=None, **LARGE)
+    assert asked((OP, LARGE["result_digest"]), operation=large, held={OP: '"very long"'}).recovered == {
+        OP: '"very long"'
+    }
+
+
+def test_a_late_commit_with_another_result() -> None:
+    """An anomaly: each of the two callers has his own."""
+    second = committed("b", result=b'"the second"', result_form=ResultForm.JSON)
+    first = committed("a", result=b'"the first"', result_form=ResultForm.JSON)
+    operation = seen(intended("a"), intended("b"), first, second)
+    assert list(asked(OP, "the first", operation=operation).missing) == [OP]
+
+
+def test_what_was_dropped_last_by_name_alone() -> None:
+    """It may have been any of several results; where there is one, the older digest still says which text it was."""
+    manifests = [[Dropped(OP, sha('"the first"'))], [Dropped(OP), Dropped("doc")], [Dropped("doc", sha("doc"))]]
+    assert dropped_by_name(manifests) == {OP}
+    sources: dict[str, Any] = {"digests": newest_digests(manifests), "by_name": dropped_by_name(manifests)}
+    assert list(asked(OP, operation=read_twice(), **sources).missing) == [OP]
+    assert asked(OP, operation=done("the first"), **sources).recovered == {OP: "the first"}

@@ -211,10 +211,58 @@ def test_a_summary_that_was_recorded_as_another_one_is_noticed() -> None:
         (f"so far {token(0, 4)[:-4]}", [KINDS.WATERMARK_UNREADABLE]),
     ],
 )
-def test_tokens_in_the_restored_text(text: str, expected: list[ReasonKind]) -> None:
+def test_tokens_in_the_restored_summary(text: str, expected: list[ReasonKind]) -> None:
     """A damaged one, and one that the checkpoint does not know, say that state and summary did not move together."""
     assert kinds(answer(found(life=COMPACTED), 1, summary=text)) == expected
-    assert kinds(answer(found(life=COMPACTED), 1, state=text)) == expected
+    assert kinds(answer(found(life=COMPACTED), 1, summary=text, state=token(0, 6))) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("no token", None),
+        (f"its own {token(0, 6)}", None),
+        (f"its own {token(0, 6)} beside its summary's {SIGNED}", None),
+        (f"its own {token(0, 6)} beside others' {token(0, 9, agent='other')} {token(0, 9, ledger_id='other')}", None),
+        (f"an older one {token(0, 3)}", KINDS.WATERMARK_MISMATCH),
+        (f"its summary's alone {SIGNED}", KINDS.WATERMARK_MISMATCH),
+        (f"a later one {token(0, 7)}", KINDS.WATERMARK_MISMATCH),
+        (f"of a session that nobody has seen {token(0, 6)} {token(9, 1)}", KINDS.WATERMARK_MISMATCH),
+        (f"a damaged one {token(0, 6)[:-4]}", KINDS.WATERMARK_UNREADABLE),
+        (f"another agent's {token(0, 6, agent='other')}", KINDS.WATERMARK_OF_ANOTHER_LEDGER),
+        (f"another ledger's {token(0, 6, ledger_id='other')}", KINDS.WATERMARK_OF_ANOTHER_LEDGER),
+    ],
+)
+def test_tokens_in_the_restored_state(text: str, expected: ReasonKind | None) -> None:
+    """A state that holds a token holds its checkpoint's, whatever its summary carries; without one the caller is believed."""
+    whole = f"a {SIGNED}"
+    for generation, life in ((0, (opened("s"), marked("c", "s", 0, 6))), (1, COMPACTED)):
+        for summary in ("", whole):
+            told = answer(found(done("a", 3, "R"), life=life), generation, summary=summary, state=f"a {text}")
+            assert kinds(told) == ([expected] if expected else [])
+            if isinstance(told, Reconcile):
+                assert token(0, 6) in told.reasons[0].text
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        (token(0, 2), ["b", "d", "e"]),
+        (token(0, 9), ["e"]),
+        (token(9, 1), ["a", "b", "d", "e"]),
+        (token(0, 6)[:-4], ["a", "b", "d", "e"]),
+        (token(0, 6, ledger_id="other"), ["a", "b", "d", "e"]),
+    ],
+)
+def test_what_a_state_of_elsewhere_does_not_know_is_told(text: str, unknown: list[str]) -> None:
+    """What happened since its own token, or everything if that cannot be told; calls outside the ledger alike."""
+    life = (opened("s"), marked("b", "s", 0, 2), marked("c", "s", 0, 6))
+    calls = [agent_fact("CALL_REPORTED", epoch=Position(0, 0), seq=seq, tool="shell") for seq in (1, 4, 7)]
+    shown = found(done("a", 2), done("b", 3), done("d", 5), done("e", 9), life=life, calls=calls)
+    told = reconcile(shown, state=text)
+    assert op_ids(told) == unknown
+    names = {1: "a", 4: "b", 7: "e"}
+    assert [names[call.seq] for call in told.calls] == [name for name in unknown if name in names.values()]
 
 
 @pytest.mark.parametrize(
@@ -232,9 +280,6 @@ def test_the_summary_must_carry_its_compactions_token(text: str, expected: Reaso
         told = reconcile(found(life=COMPACTED), 1, summary=text, state=state)
         assert kinds(told) == [expected]
         assert SIGNED in told.reasons[0].text
-    assert kinds(answer(found(life=COMPACTED), 1, state=text)) == (
-        [expected] if expected is KINDS.WATERMARK_UNREADABLE else []
-    )
     assert kinds(answer(found(), 0, summary=text)) == (
         [expected] if expected is KINDS.WATERMARK_UNREADABLE else []  # no compaction, so none to be of
     )
