@@ -31,7 +31,7 @@ from .plans import Plan, Step, ordered
 from .positions import Position
 from .reliance import Branches, Witness, step_now
 from .undone import Knowledge, being_undone_reasons, undone_reasons
-from .verdicts import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
+from .verdicts import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, ways_on
 from .watermarks import Point, Watermark
 
 MOST_CROSSED = 4_000
@@ -447,28 +447,6 @@ def _others_undoings(evidence: Evidence) -> list[Reason]:
     return being_undone_reasons((s.operation for s in others), known)
 
 
-_UNSETTLED = {
-    ReasonKind.EFFECT_IN_DOUBT, ReasonKind.EFFECT_OWNED, ReasonKind.EFFECT_UNSAFE, ReasonKind.EFFECT_BEING_UNDONE,
-}  # fmt: skip
-_DONE = {ReasonKind.EFFECT_NOT_KNOWN, ReasonKind.EFFECT_ORDER_DEPENDENT, ReasonKind.TOO_MANY_EFFECTS}
-
-
-def _ways_on(kind: VerdictKind, reasons: Sequence[Reason]) -> tuple[WayOn, ...]:
-    if kind is VerdictKind.COMPENSATE_FIRST:
-        return (WayOn.COMPENSATE, WayOn.REPLAY_FORWARD, WayOn.OPERATOR)
-    if kind is not VerdictKind.REFUSE:
-        return ()
-    kinds = {reason.kind for reason in reasons}
-    if kinds == {ReasonKind.EFFECT_UNDONE}:
-        return (WayOn.NAME_UNDONE, WayOn.OPERATOR)
-    ways = [WayOn.SETTLE] if kinds & _UNSETTLED else []
-    if ReasonKind.EFFECT_UNDONE in kinds:
-        ways.append(WayOn.NAME_UNDONE)
-    if kinds & _DONE:
-        ways.append(WayOn.COMPENSATE)
-    return (*ways, WayOn.REPLAY_FORWARD, WayOn.OPERATOR)
-
-
 def _verdict(
     evidence: Evidence,
     policy: Policy,
@@ -486,7 +464,7 @@ def _verdict(
         policy,
         tuple(reasons),
         tuple(crossed),
-        _ways_on(kind, reasons),
+        ways_on(kind, reasons),
         target=evidence.mark.point if evidence.mark else ROOT,
         plan=plan,
     )
