@@ -155,7 +155,7 @@ async def preview(
     view, applied = await glance(engine, agent_id, checkpoint_id, branch_id=branch_id)
     evidence = await _with_restored(engine, applied, restored)
     verdict = await _judged(engine, evidence, policy)
-    outlook = {s.operation.op_id: _outlook(s) for s in unknown_effects(evidence)}
+    outlook = {s.operation.op_id: _outlook(s, agent_id) for s in unknown_effects(evidence)}
     for call in unknown_calls(evidence):
         again = "a repeat does no harm" if is_harmless(call) else "no op id; cannot be undone by the ledger"
         outlook[f"call {call.seq} of {call.session_id} ({call.tool})"] = f"fires again: {again}"
@@ -172,7 +172,7 @@ async def _judged(engine: Engine, evidence: Evidence, policy: Policy) -> Verdict
     return decide(replace(evidence, state_hashes=hashes), policy)
 
 
-def _outlook(seen: SeenOperation) -> str:
+def _outlook(seen: SeenOperation, agent_id: str) -> str:
     operation = seen.operation
     if seen.unsafe or operation.status is Status.UNSAFE:
         return "held until settled"
@@ -184,6 +184,9 @@ def _outlook(seen: SeenOperation) -> str:
         again = "held until settled"
     if operation.harmless:
         return again
+    other, _ = operation.done_by_branch
+    if other not in {"", agent_id}:
+        return f"{again}; it stands for {other}, which did it"
     undo = "can be compensated" if operation.sealed_manifest else "cannot be undone"
     return f"{again}; {undo}"
 
@@ -198,8 +201,9 @@ async def _gather(
 async def _with_restored(engine: Engine, evidence: Evidence, restored: str) -> Evidence:
     """With what the restored state says, and with who else relies on the effects."""
     claimed, problem = _claimed(restored)
-    operations = [seen.operation for seen in evidence.operations]
-    others = await witnesses_elsewhere(engine, evidence.agent.agent_id, operations)
+    agent_id = evidence.agent.agent_id
+    own = [s.operation for s in evidence.operations if s.operation.done_by_branch[0] == agent_id]  # no other is undone
+    others = await witnesses_elsewhere(engine, agent_id, own)
     mark = None if problem else evidence.mark
     return replace(
         evidence,
