@@ -33,7 +33,7 @@ from .operations import Attempt, AttemptState, Operation, Status, skips_confirma
 from .plans import Plan, Step, ordered, step_of
 from .positions import Position
 from .prune_verdicts import BranchEffect, PruneKind, PruneVerdict
-from .reliance import Witness, relied_on_by
+from .reliance import Branches, Witness, relied_on_by
 from .watermarks import Point
 
 _NEVER_RAN = frozenset({AttemptState.FAILED, AttemptState.OVERRULED, AttemptState.REJECTED})
@@ -60,6 +60,7 @@ class PruneEvidence:
         absorbed: (op_id, round) → the places (epoch, seq) where sessions of the agent absorbed it.
         calls: reported calls that did not go through the ledger.
         others: of other agents that adopted one of the operations, whose log is at hand.
+        leaving: branches that go away with what asks, besides this one: they rely on nothing any more.
     """
 
     ledger_id: str
@@ -70,6 +71,7 @@ class PruneEvidence:
     absorbed: Mapping[tuple[str, int], Sequence[Point]] = field(default_factory=dict)
     calls: Sequence[AgentFact] = ()
     others: Sequence[Witness] = ()
+    leaving: Branches = frozenset()
 
 
 def examine(evidence: PruneEvidence) -> PruneVerdict:
@@ -196,7 +198,7 @@ def _present(
     if op.status is not Status.COMMITTED:
         return Fate.UNDECIDED, _effect(seen, mine, why=_undecided(seen)), None
     own = Witness(evidence.agent, evidence.paths, evidence.absorbed)
-    leaving = frozenset({(evidence.agent.agent_id, evidence.branch.branch_id)})
+    leaving = evidence.leaving | {(evidence.agent.agent_id, evidence.branch.branch_id)}
     relying = relied_on_by(op, [own, *evidence.others], leaving=leaving)
     if relying:
         return Fate.ADOPTED, _effect(seen, mine, relied_on_by=relying), None
@@ -231,6 +233,7 @@ def _effect(
         tool=op.tool or (told.tool if told else ""),
         effect_class=op.effect_class if op.first or not told else told.effect_class,
         status=status or ("unsafe" if seen.unsafe else "in doubt" if ended else op.status.value),
+        session_id=told.session_id if told else "",
         seq=told.seq if told else 0,
         round=op.round,
         version=op.version,
@@ -256,6 +259,7 @@ def _call(call: AgentFact) -> BranchEffect:
         tool=call.tool,
         effect_class=call.effect_class,
         status="reported",
+        session_id=call.session_id,
         seq=call.seq,
         why="it was called outside the ledger and carries no op id",
         time_ms=call.time_ms,
