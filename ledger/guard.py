@@ -27,7 +27,8 @@ from .facts import AgentFact, EffectClass
 from .lineage import ROOT, Agent, abandons, descendants, on_path
 from .manifests import ManifestVerdict
 from .operations import Operation, Status, skips_confirmation
-from .plans import Plan, Step, ordered, who
+from .plan_order import ordered
+from .plans import Plan, Step, who
 from .positions import Position
 from .reliance import Branches, Witness, step_now
 from .undone import Knowledge, undone_reasons
@@ -219,7 +220,7 @@ def _plan(evidence: Evidence, in_the_way: Sequence[SeenOperation], steps: Mappin
         branch_id=evidence.branch_id,
         cause="rollback",
         checkpoint_id=evidence.checkpoint_id,
-        steps=ordered([seen.operation for seen in in_the_way], steps),
+        steps=ordered([seen.operation for seen in in_the_way], steps, agent=evidence.agent),
     )
 
 

@@ -17,7 +17,8 @@ from .errors import (
 from .facts import EffectKind, decode_effect
 from .lineage import Agent, Rollback, descendants
 from .operations import Operation, Status
-from .plans import Plan, Step, ordered
+from .plan_order import ordered
+from .plans import Plan, Step
 from .reliance import Branches, relied_on_by, step_now
 from .view import OperationView
 from .witnesses import witnesses_of
@@ -37,13 +38,13 @@ async def require_current(engine: Engine, plan: Plan) -> list[OperationView]:
         await require_cause(engine, plan)
     for view, step in pairs:
         await require_step(engine, plan, step, view)
-    _require_order(to_do)
+    _require_order(to_do, (await engine.view.agent(plan.agent_id)).agent)
     return list(views)
 
 
-def _require_order(to_do: Sequence[tuple[Operation, Step]]) -> None:
+def _require_order(to_do: Sequence[tuple[Operation, Step]], agent: Agent) -> None:
     steps = [step for _, step in to_do]
-    if list(ordered((o for o, _ in to_do), {step.op_id: step for step in steps})) != steps:
+    if list(ordered((o for o, _ in to_do), {step.op_id: step for step in steps}, agent=agent)) != steps:
         raise ManifestError(
             "plan: its steps are not in reverse order of commit, dependents first.",
             next_step="Make the plan anew with `ledger.plan_compensation(…)`.",

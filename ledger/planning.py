@@ -14,7 +14,8 @@ from .engine import Engine
 from .errors import InvalidArgumentError, ManifestError, NotFoundError
 from .identity import check_op_id
 from .operations import Operation, Status, compensation_op_id
-from .plans import Plan, Step, ordered
+from .plan_order import ordered
+from .plans import Plan, Step
 from .reliance import Witness, relied_on_by, step_now
 from .verdicts import Policy, ReasonKind
 from .view import OperationView
@@ -129,7 +130,7 @@ async def plan_operations(engine: Engine, op_ids: Sequence[str]) -> Plan:
         agent_id=agent.agent_id,
         branch_id=places.pop()[1] if len(places) == 1 else "",
         cause="operation",
-        steps=ordered([view.operation for view in views], steps),
+        steps=ordered([view.operation for view in views], steps, agent=agent),
     )
 
 

@@ -110,19 +110,31 @@ class Plan:
         """op_id → what can be undone, given the states' hashes now (by op_id); without a hash it is blocked.
 
         Effects on one resource were done one upon the other: of those only the one that is undone first
-        leaves the state as it is now, and each further one must have left what the next one found.
+        leaves the state as it is now, and each further one must have left what the next one found. Where one
+        reaches into another's resource as a cascade, their hashes are of different things: until the one is undone
+        nobody can tell what it leaves for the other, whose state is read once more before its own inverse runs.
         """
         found: dict[str, ManifestVerdict] = {}
         undone: dict[str, Step] = {}
         for step in self.steps:
             manifest = step.manifest
             now = current_state_hashes.get(step.op_id, "")
-            before = undone.get(manifest.resource) if manifest.resource and now else None
-            if before is not None and found[before.op_id] is not ManifestVerdict.BLOCKED_CONCURRENT_MUTATION:
-                now = now if now == manifest.post_state_hash else before.manifest.pre_state_hash
+            touched = {name for name in (manifest.resource, *manifest.cascades) if name}
+            before = [undone[name] for name in sorted(touched & undone.keys())] if now else []
+            if before and all(found[s.op_id] is not ManifestVerdict.BLOCKED_CONCURRENT_MUTATION for s in before):
+                now = _left_for(manifest, now, before, nearest=undone.get(manifest.resource))
             found[step.op_id] = manifest.verify(now)
-            undone[manifest.resource] = step
+            undone |= dict.fromkeys(touched, step)
         return found
+
+
+def _left_for(manifest: Manifest, now: str, undone: Sequence[Step], *, nearest: Step | None) -> str:
+    """The hash that an effect finds once these are undone, which were done on what it touches."""
+    if nearest is None or any(step.manifest.resource != manifest.resource for step in undone):
+        return manifest.post_state_hash  # not known before
+    if now == manifest.post_state_hash:
+        return now
+    return nearest.manifest.pre_state_hash
 
 
 def load(values: Mapping[str, Any] | str | bytes) -> Plan:
@@ -286,39 +298,6 @@ def who(agent_id: str, branch_id: str) -> str:
 def _why_unsealed(operation: Operation) -> str:
     reason = operation.settled.reason if operation.settled else ""
     return f" ({reason})" if reason and operation.status is Status.COMMITTED else ""
-
-
-def ordered(operations: Iterable[Operation], steps: Mapping[str, Step]) -> tuple[Step, ...]:
-    """The steps in reverse order of commit, dependents first.
-
-    An operation depends on another whose cascades name its resource: what was built on an effect
-    is taken down before it. Positions of different partitions say nothing about order, so commits
-    are ordered by (epoch, seq) of the fact that settled each.
-
-    Raises ManifestError when two depend on each other.
-    """
-    by_commit = sorted((o for o in operations if o.op_id in steps), key=lambda o: o.done_at, reverse=True)
-    left = [steps[o.op_id] for o in by_commit]
-    done: list[Step] = []
-    while left:
-        free = [s for s in left if not any(_depends(other, s) for other in left if other is not s)]
-        if not free:
-            names = ", ".join(step.op_id for step in left)
-            raise ManifestError(
-                f"operations {names} name each other's resource as a cascade: no order undoes them.",
-                next_step="Let an operator undo them.",
-                field="cascades",
-            )
-        done.append(free[0])
-        left.remove(free[0])
-    return tuple(done)
-
-
-def _depends(dependent: Step, step: Step) -> bool:
-    resource = dependent.manifest.resource
-    return (
-        bool(resource) and resource in step.manifest.cascades and dependent.manifest.resource != step.manifest.resource
-    )
 
 
 def require_accepted(plan: Plan, accepted: Sequence[str]) -> None:

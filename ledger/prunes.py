@@ -30,7 +30,8 @@ from .facts import AgentFact, EffectClass, EffectFact
 from .guard import SeenOperation
 from .lineage import Agent, Branch
 from .operations import Attempt, AttemptState, Operation, Status, skips_confirmation
-from .plans import Plan, Step, ordered, step_of
+from .plan_order import ordered
+from .plans import Plan, Step, step_of
 from .positions import Position
 from .prune_verdicts import BranchEffect, PruneKind, PruneVerdict
 from .reliance import Branches, Witness, relied_on_by
@@ -146,7 +147,7 @@ def _plan(evidence: PruneEvidence, operations: Sequence[Operation], steps: Mappi
         cause="prune",
         cause_id=_prune_id(evidence),
         checkpoint_id=evidence.branch.fork_checkpoint,
-        steps=ordered(operations, steps),
+        steps=ordered(operations, steps, agent=evidence.agent),
     )
 
 
