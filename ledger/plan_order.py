@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from .errors import ManifestError
 from .lineage import Agent
@@ -37,6 +37,61 @@ class Ages:
         if epoch not in self._paths:
             self._paths[epoch] = self._agent.path(Point(epoch, 0)) if self._agent else {}
         return self._paths[epoch]
+
+
+MOST_LEFT = 20
+"""How many effects a step can leave standing: each is a name in the record that ends its undo."""
+
+
+def left_standing(
+    operation: Operation, others: Iterable[Operation], *, agent: Agent | None, undone: Collection[str]
+) -> tuple[str, ...]:
+    """The effects that were built on this one and would stand once it is undone, by op_id.
+
+    One was built on another if it is on its resource or on one of its cascades, or names its resource as a
+    cascade, unless it was certainly done before. What a repeat of which does no harm leaves nothing behind.
+
+    Args:
+        others: the agent's operations.
+        undone: those that the same plan undoes.
+
+    Raises ManifestError when there are more than a record can name.
+    """
+    ages = Ages(agent)
+    found = sorted(
+        other.op_id
+        for other in others
+        if other.op_id != operation.op_id
+        and other.op_id not in undone
+        and other.stands
+        and not other.harmless
+        and _touches(other, operation)
+        and not ages.after(operation, other)
+    )
+    if len(found) > MOST_LEFT:
+        raise ManifestError(
+            f"operation {operation.op_id} cannot be undone by itself: {len(found)} effects that were built on it would "
+            f"stand, {', '.join(found[:_TOLD])} among them.",
+            next_step="Undo the newest effects first, in the same plan or in plans of their own.",
+            field="leaves",
+            op_id=operation.op_id,
+        )
+    return tuple(found)
+
+
+_TOLD = 3
+
+
+def _touches(one: Operation, other: Operation) -> bool:
+    """Whether one of the two is on what the other changes; that both reach into a third thing says nothing."""
+    (resource, cascades), (theirs, reached) = _place(one), _place(other)
+    return bool(resource and resource in {theirs, *reached}) or bool(theirs and theirs in cascades)
+
+
+def _place(operation: Operation) -> tuple[str, tuple[str, ...]]:
+    """Its resource and cascades, as its intent tells them."""
+    told = operation.owner.intent if operation.owner else operation.first
+    return (told.resource, told.cascades) if told else ("", ())
 
 
 def ordered(

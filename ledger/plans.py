@@ -29,6 +29,7 @@ class Step:
     Attributes:
         version: of the operation, as it was looked at.
         adopted_by: branches ("agent/branch") that adopted the effect and do not stand, or go away with the plan.
+        leaves: effects that were built on this one, stand, and are in no step of the plan (`plan_order.left_standing`).
     """
 
     op_id: str
@@ -36,18 +37,25 @@ class Step:
     version: str
     manifest: Manifest
     adopted_by: tuple[str, ...] = ()
+    leaves: tuple[str, ...] = ()
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What this undo cannot take back."""
-        return self.manifest.irreversible
+        """What this undo cannot take back: side effects, and effects that stand on nothing afterwards."""
+        return (*self.manifest.irreversible, *self.leaves)
+
+    @property
+    def verdict(self) -> ManifestVerdict:
+        """What can be undone, if nobody has changed the state since."""
+        return ManifestVerdict.PARTIAL_ROLLBACK_REQUIRES_HUMAN if self.leaves else self.manifest.verdict
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return {
             "op_id": self.op_id, "round": self.round, "version": self.version,
             "manifest": self.manifest.to_dict(), "manifest_digest": self.manifest.digest,
-            "verdict": self.manifest.verdict.value, "adopted_by": list(self.adopted_by),
+            "verdict": self.verdict.value, "adopted_by": list(self.adopted_by),
+            **({"leaves": list(self.leaves)} if self.leaves else {}),
         }  # fmt: skip
 
 
@@ -123,7 +131,8 @@ class Plan:
             before = [undone[name] for name in sorted(touched & undone.keys())] if now else []
             if before and all(found[s.op_id] is not ManifestVerdict.BLOCKED_CONCURRENT_MUTATION for s in before):
                 now = _left_for(manifest, now, before, nearest=undone.get(manifest.resource))
-            found[step.op_id] = manifest.verify(now)
+            told = manifest.verify(now)
+            found[step.op_id] = step.verdict if told is manifest.verdict else told
             undone |= dict.fromkeys(touched, step)
         return found
 
@@ -223,12 +232,14 @@ def _plan(given: Mapping[str, Any]) -> Plan:
             version=step["version"],
             manifest=from_dict(step["manifest"]),
             adopted_by=tuple(step["adopted_by"]),
+            leaves=tuple(step.get("leaves", ())),
         )
         for step in given["steps"]
     )
     names = ("ledger_id", "agent_id", "branch_id", "cause", "checkpoint_id", "cause_id")
     plan = Plan(**{name: given[name] for name in names}, steps=steps)
-    texts = [given[name] for name in names] + [text for step in steps for text in (step.op_id, step.version)]
+    texts = [given[name] for name in names]
+    texts += [text for step in steps for text in (step.op_id, step.version, *step.leaves)]
     if not all(isinstance(text, str) for text in texts) or not all(type(step.round) is int for step in steps):
         raise TypeError(SCHEMA)
     return plan
@@ -306,7 +317,8 @@ def require_accepted(plan: Plan, accepted: Sequence[str]) -> None:
     if missing:
         raise LossNotAcceptedError(
             f"the plan cannot take back {', '.join(missing)}: {ManifestVerdict.PARTIAL_ROLLBACK_REQUIRES_HUMAN.value}.",
-            next_step="A person accepts each by name (`accept_losses=[…]`, `--accept-loss`), or it is left alone.",
+            next_step="A person accepts each by name (`accept_losses=[…]`, `--accept-loss`), or it is left alone. "
+            "An operation that is named stands on what is undone: undo it as well, in the same plan.",
             field="losses",
             losses=missing,
         )
