@@ -252,7 +252,7 @@ def step_of(operation: Operation, *, relying: Iterable[str] | None = None) -> St
         relying: who relies on the effect and stays, as `reliance.relied_on_by` tells; None: everybody who
             adopted it. An operator who adopted it is always among them.
 
-    Raises ManifestError: nothing was sealed, it was changed since, it does not cover all, or somebody
+    Raises ManifestError: nothing was sealed, it is being undone already, it was changed since, it does not cover all, or somebody
     who stays relies on the effect.
     """
     if operation.status in {Status.OWNED, Status.IN_DOUBT}:
@@ -263,12 +263,21 @@ def step_of(operation: Operation, *, relying: Iterable[str] | None = None) -> St
             field="manifest",
             op_id=operation.op_id,
         )
+    if operation.status is Status.COMPENSATING:
+        plan = f" by plan {operation.undoing.plan_digest[:16]}" if operation.undoing else ""
+        raise ManifestError(
+            f"operation {operation.op_id} ({operation.tool}) is being undone{plan}.",
+            next_step="Carry that one out to its end; see `fencepost compensate list`.",
+            field="manifest",
+            op_id=operation.op_id,
+        )
     sealed = operation.sealed_manifest
     if operation.status is not Status.COMMITTED or sealed is None or operation.settled is None:
         raise ManifestError(
             f"operation {operation.op_id} ({operation.tool}) has no sealed manifest"
             f"{_why_unsealed(operation)}, so nobody knows how to undo it.",
-            next_step="Let an operator undo it outside, and record it with `fencepost in-doubt resolve … --compensated`.",
+            next_step=_way_to_seal(operation)
+            + "Let an operator undo it outside, and record it with `fencepost in-doubt resolve … --compensated`.",
             field="manifest",
             op_id=operation.op_id,
         )
@@ -298,6 +307,15 @@ def step_of(operation: Operation, *, relying: Iterable[str] | None = None) -> St
         version=operation.version,
         manifest=manifest,
         adopted_by=tuple(sorted(adopters)),
+    )
+
+
+def _way_to_seal(operation: Operation) -> str:
+    if operation.status is not Status.COMMITTED or not operation.sealable:
+        return ""
+    return (
+        "Its intent tells how; say what it left behind with `fencepost in-doubt resolve … --committed "
+        "--post-state-hash …`. Or: "
     )
 
 
