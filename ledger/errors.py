@@ -230,7 +230,7 @@ class TooManyAttemptsError(ConflictError):
 
 
 class RollbackPendingError(ConflictError):
-    """Another rollback of this agent is being decided. Fields: `rollback_id`."""
+    """Another rollback of this agent is being decided. Fields: `rollback_id`; `host`, `pid`, `by`, `since_ms`, `left_s`."""
 
 
 class NotFoundError(FencepostError):

@@ -16,13 +16,13 @@ from dataclasses import replace
 from . import log_keys
 from . import projection as docs
 from .engine import Engine
-from .errors import InvalidArgumentError, NotFoundError, RollbackPendingError
+from .errors import InvalidArgumentError, NotFoundError
 from .facts import AgentFact, AgentKind
 from .lineage import Branch
 from .positions import Position, Topic
 from .prune_verdicts import PruneVerdict
 from .pruned_branches import left_behind
-from .rollbacks import withdraw_if_stale
+from .rollbacks import pending_error, withdraw_if_stale
 from .verdicts import NOBODY, Word
 from .view import AgentView, age_s
 
@@ -91,7 +91,8 @@ def _prunable(view: AgentView, branch_id: str) -> Branch:
 async def _require_no_rollback(engine: Engine, view: AgentView, branch_id: str, *, deadline: float) -> None:
     """Raises RollbackPendingError; a rollback whose guard is gone is withdrawn first."""
     agent_id = view.agent.agent_id
-    if not _pending(view, branch_id):
+    pending = view.agent.pending
+    if pending is None or branch_id not in pending.branches:
         return
     if await withdraw_if_stale(engine, view):
 
@@ -101,11 +102,7 @@ async def _require_no_rollback(engine: Engine, view: AgentView, branch_id: str, 
         soon = min(deadline, engine.clock.monotonic() + WITHDRAWAL_S)
         if await engine.wait_until(engine.view.agents_partition(agent_id), decided, deadline=soon):
             return
-    raise RollbackPendingError(
-        f"branch {branch_id} of {agent_id} cannot be pruned now: a rollback of it is being decided.",
-        next_step="Wait for the decision; see `fencepost agents show`.",
-        rollback_id=_pending(view, branch_id),
-    )
+    raise pending_error(f"branch {branch_id} of {agent_id} cannot be pruned now", pending, view.header.now_ms)
 
 
 def _pending(view: AgentView, branch_id: str) -> str:

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from . import log_keys
 from . import projection as docs
-from .engine import Engine
+from .engine import Engine, here
 from .errors import (
     FencepostError,
     InvalidArgumentError,
@@ -33,6 +33,7 @@ from .guard import Evidence, SeenOperation, decide, is_harmless, unknown_calls, 
 from .lineage import Rollback
 from .operations import Status
 from .ports import DocumentKey
+from .processes import has_ended
 from .verdicts import NOBODY, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn, Word
 from .view import AgentView, age_s
 from .watermarks import Watermark
@@ -42,7 +43,7 @@ _REASONS = 50
 WITHDRAW_S = 2.0
 """How long a guard that gave up tries to say so."""
 STALE_ROLLBACK_S = 60.0
-"""A rollback that nobody decided for so long may be withdrawn by whoever needs the branch."""
+"""A rollback that nobody decided for so long may be withdrawn by whoever needs the branch; at once, if its process has ended."""
 UNDER_WAY_S = 1.0
 """How long an effect that looks owned, or another rollback, is looked at again: its end may be written and not applied yet."""
 
@@ -86,11 +87,7 @@ async def authorize(
     if early.kind is VerdictKind.REFUSE and not all(reason.kind in transient for reason in early.reasons):
         return replace(early, by=word.by, evidence=word.evidence)
     if (pending := view.agent.pending) is not None:  # a request would be rejected: nothing is written for that
-        raise RollbackPendingError(
-            f"the rollback of {agent_id} was not accepted: rollback {pending.rollback_id} is being decided.",
-            next_step="Look with `fencepost agents show`, then decide anew.",
-            rollback_id=pending.rollback_id,
-        )
+        raise pending_error(f"the rollback of {agent_id} was not accepted", pending, view.header.now_ms)
     rollback_id = engine.new_id()
     try:
         rollback = await _request(engine, view, evidence, policy, rollback_id=rollback_id, word=word, deadline=deadline)
@@ -128,13 +125,46 @@ async def withdraw(engine: Engine, agent_id: str, branch_id: str, rollback_id: s
 
 
 async def withdraw_if_stale(engine: Engine, view: AgentView) -> bool:
-    """Decide, as withdrawn, a rollback whose guard is gone; the first decision counts. Whether that was due."""
+    """Decide, as withdrawn, a rollback whose guard is gone; the first decision counts. Whether that was due.
+
+    Its guard is gone if its process has ended, where that can be told, or else after STALE_ROLLBACK_S. A guard that
+    lives all the same finds its rollback withdrawn, and authorises nothing.
+    """
     pending = view.agent.pending
-    if pending is None or view.header.now_ms - pending.fact.time_ms < STALE_ROLLBACK_S * 1000:
+    if pending is None:
+        return False
+    waiting = view.header.now_ms - pending.fact.time_ms < STALE_ROLLBACK_S * 1000
+    if waiting and not has_ended(pending.fact.host, pending.fact.pid):
         return False
     agent_id = view.agent.agent_id
     await withdraw(engine, agent_id, pending.branch_id, pending.rollback_id, why="its guard did not decide")
     return True
+
+
+def pending_error(lead: str, pending: Rollback, now_ms: int) -> RollbackPendingError:
+    """The error of who finds a rollback that is being decided: by whom, since when, and when it is given up.
+
+    Args:
+        lead: what cannot be done for it.
+        now_ms: by the store's clock.
+    """
+    fact = pending.fact
+    age_s = max(0.0, (now_ms - fact.time_ms) / 1000)
+    left_s = max(0.0, STALE_ROLLBACK_S - age_s)
+    where = f"process {fact.pid} on {fact.host}" if fact.host else "a process that is not named"
+    word = f", which {fact.by} asked for" if fact.by else ""
+    return RollbackPendingError(
+        f"{lead}: rollback {pending.rollback_id} to {fact.checkpoint_id}{word}, is being decided by {where}, "
+        f"for {age_s:.0f} s now.",
+        next_step=f"Wait for the decision. Once its process has ended, or in {left_s:.0f} s, whoever asks withdraws it. "
+        "See `fencepost agents show`.",
+        rollback_id=pending.rollback_id,
+        host=fact.host,
+        pid=fact.pid,
+        by=fact.by,
+        since_ms=fact.time_ms,
+        left_s=round(left_s, 3),
+    )
 
 
 async def preview(
@@ -248,6 +278,7 @@ async def _request(
     """Step 1. Raises RollbackPendingError, NotFoundError, StaleProjectionError."""
     agent_id = evidence.agent.agent_id
     branch = view.agent.branches[evidence.branch_id]
+    host, pid = here()
     fact = AgentFact(
         kind=AgentKind.ROLLBACK_REQUESTED,
         agent_id=agent_id,
@@ -259,6 +290,8 @@ async def _request(
         policy=policy.value,
         by=word.by,
         evidence=word.evidence,
+        host=host,
+        pid=pid,
         time_ms=engine.clock.wall_ms(),
     )
     offset = await engine.publish_agent(log_keys.rollback(agent_id, rollback_id), fact)
