@@ -18,7 +18,7 @@ from .errors import (
 from .facts import EffectKind, decode_effect
 from .lineage import Agent, Rollback, descendants
 from .operations import Operation, Status
-from .plan_order import left_standing, ordered
+from .plan_order import LeftStanding, ordered
 from .plans import Plan, Step
 from .reliance import Branches, relied_on_by, step_now
 from .view import OperationView
@@ -48,15 +48,13 @@ async def require_current(engine: Engine, plan: Plan) -> list[OperationView]:
 
 
 async def with_leaves(engine: Engine, plan: Plan, agent: Agent) -> Plan:
-    """The plan, with what each of its steps would leave standing. Raises ManifestError, as `left_standing`."""
+    """The plan, with what each of its steps would leave standing. Raises ManifestError when there are too many."""
     views = await engine.view.agent_operations(agent.agent_id)
     mine = [v.operation for v in views if v.operation.done_by_branch[0] == agent.agent_id]
     operations = {operation.op_id: operation for operation in mine}
-    undone = {step.op_id for step in plan.steps}
+    left = LeftStanding(mine, agent=agent, undone={step.op_id for step in plan.steps})
     steps = (
-        replace(step, leaves=left_standing(operations[step.op_id], mine, agent=agent, undone=undone))
-        if step.op_id in operations
-        else step
+        replace(step, leaves=left.upon(operations[step.op_id])) if step.op_id in operations else step
         for step in plan.steps
     )
     return replace(plan, steps=tuple(steps))

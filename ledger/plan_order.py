@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from .errors import ManifestError
 from .lineage import Agent
-from .operations import Operation
+from .operations import Operation, Status
 from .plans import Step
 from .positions import Position
 from .watermarks import Point
@@ -43,49 +43,48 @@ MOST_LEFT = 20
 """How many effects a step can leave standing: each is a name in the record that ends its undo."""
 
 
-def left_standing(
-    operation: Operation, others: Iterable[Operation], *, agent: Agent | None, undone: Collection[str]
-) -> tuple[str, ...]:
-    """The effects that were built on this one and would stand once it is undone, by op_id.
+class LeftStanding:
+    """What a plan leaves standing: effects of the agent that were built on those that it undoes.
 
     One was built on another if it is on its resource or on one of its cascades, or names its resource as a
-    cascade, unless it was certainly done before. What a repeat of which does no harm leaves nothing behind.
+    cascade, unless it was certainly done before. One that may have happened counts as well; what a repeat does no
+    harm to leaves nothing behind.
 
     Args:
-        others: the agent's operations.
-        undone: those that the same plan undoes.
-
-    Raises ManifestError when there are more than a record can name.
+        operations: the agent's; those that it undoes may be among them.
+        undone: op_ids of what the plan undoes.
     """
-    ages = Ages(agent)
-    found = sorted(
-        other.op_id
-        for other in others
-        if other.op_id != operation.op_id
-        and other.op_id not in undone
-        and other.stands
-        and not other.harmless
-        and _touches(other, operation)
-        and not ages.after(operation, other)
-    )
-    if len(found) > MOST_LEFT:
-        raise ManifestError(
-            f"operation {operation.op_id} cannot be undone by itself: {len(found)} effects that were built on it would "
-            f"stand, {', '.join(found[:_TOLD])} among them.",
-            next_step="Undo the newest effects first, in the same plan or in plans of their own.",
-            field="leaves",
-            op_id=operation.op_id,
-        )
-    return tuple(found)
+
+    def __init__(self, operations: Iterable[Operation], *, agent: Agent | None, undone: Collection[str]) -> None:
+        self._ages = Ages(agent)
+        self._on: dict[str, list[Operation]] = {}
+        self._into: dict[str, list[Operation]] = {}
+        for operation in operations:
+            if operation.status is Status.FREE or operation.harmless or operation.op_id in undone:
+                continue
+            resource, cascades = _place(operation)
+            self._on.setdefault(resource, []).append(operation)
+            for cascade in cascades:
+                self._into.setdefault(cascade, []).append(operation)
+
+    def upon(self, operation: Operation) -> tuple[str, ...]:
+        """The op_ids of what was built on this effect. Raises ManifestError when a record cannot name them all."""
+        resource, cascades = _place(operation)
+        places = [self._on.get(name, ()) for name in {resource, *cascades} if name]
+        places.append(self._into.get(resource, ()) if resource else ())
+        found = sorted({o.op_id for some in places for o in some if not self._ages.after(operation, o)})
+        if len(found) > MOST_LEFT:
+            raise ManifestError(
+                f"operation {operation.op_id} cannot be undone by itself: {len(found)} effects that were built on it would "
+                f"stand, {', '.join(found[:_TOLD])} among them.",
+                next_step="Undo the newest effects first, in the same plan or in plans of their own.",
+                field="leaves",
+                op_id=operation.op_id,
+            )
+        return tuple(found)
 
 
 _TOLD = 3
-
-
-def _touches(one: Operation, other: Operation) -> bool:
-    """Whether one of the two is on what the other changes; that both reach into a third thing says nothing."""
-    (resource, cascades), (theirs, reached) = _place(one), _place(other)
-    return bool(resource and resource in {theirs, *reached}) or bool(theirs and theirs in cascades)
 
 
 def _place(operation: Operation) -> tuple[str, tuple[str, ...]]:

@@ -29,7 +29,7 @@ class Step:
     Attributes:
         version: of the operation, as it was looked at.
         adopted_by: branches ("agent/branch") that adopted the effect and do not stand, or go away with the plan.
-        leaves: effects that were built on this one, stand, and are in no step of the plan (`plan_order.left_standing`).
+        leaves: effects that were built on this one, stand or may, and are in no step of the plan (`plan_order.LeftStanding`).
     """
 
     op_id: str

@@ -30,7 +30,7 @@ from .facts import AgentFact, EffectClass, EffectFact
 from .guard import SeenOperation
 from .lineage import Agent, Branch
 from .operations import Attempt, AttemptState, Operation, Status, skips_confirmation
-from .plan_order import left_standing, ordered
+from .plan_order import LeftStanding, ordered
 from .plans import Plan, Step, step_of
 from .positions import Position
 from .prune_verdicts import BranchEffect, PruneKind, PruneVerdict
@@ -142,10 +142,8 @@ def _plan(evidence: PruneEvidence, operations: Sequence[Operation], steps: Mappi
         return None
     place = (evidence.agent.agent_id, evidence.branch.branch_id)
     mine = [seen.operation for seen in evidence.operations if seen.operation.done_by_branch == place]
-    steps = {
-        o.op_id: replace(steps[o.op_id], leaves=left_standing(o, mine, agent=evidence.agent, undone=steps))
-        for o in operations
-    }
+    left = LeftStanding(mine, agent=evidence.agent, undone=steps)
+    steps = {o.op_id: replace(steps[o.op_id], leaves=left.upon(o)) for o in operations}
     return Plan(
         ledger_id=evidence.ledger_id,
         agent_id=evidence.agent.agent_id,

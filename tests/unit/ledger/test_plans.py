@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.ledger.kit import at, forked, opened, token
-from unit.ledger.plan_kit import adopted, operation, sealed
+from unit.ledger.plan_kit import adopted, facts, operation, sealed
 
 from fencepost.ledger import InvalidArgumentError, LossNotAcceptedError, ManifestError, ManifestVerdict, Plan, Step
+from fencepost.ledger.facts import EffectClass
 from fencepost.ledger.lineage import fold_agent
+from fencepost.ledger.operation_fold import fold_operation
 from fencepost.ledger.operations import Operation, Status
-from fencepost.ledger.plan_order import ordered
+from fencepost.ledger.plan_order import MOST_LEFT, LeftStanding, ordered
 from fencepost.ledger.plans import load, recorded, require_accepted, step_of
 from fencepost.ledger.positions import Position
 
@@ -72,6 +74,39 @@ def test_an_effect_that_reaches_into_the_resource_of_an_older_one_is_undone_firs
     beyond = operation("t:invoice", 4, invoice)  # behind the fork: who came first cannot be told
     steps = {one.op_id: step_of(one) for one in (beyond, bill)}
     assert [s.op_id for s in ordered([beyond, bill], steps, agent=agent)] == ["t:invoice", "t:bill"]
+
+
+def placed(op_id: str, seq: int, resource: str = "", *cascades: str, **values: Any) -> Operation:
+    """Committed, with its resource and cascades in its intent."""
+    return operation(op_id, seq, None, resource=resource, cascades=cascades, **values)
+
+
+def test_what_a_plan_leaves_standing() -> None:
+    """Built on an effect is what was not certainly done before it, and is on its resource or cascade, or reaches into its resource."""
+    user = placed("t:user", 5, "user", "mail")
+    built = [
+        placed("t:same", 7, "user"),
+        placed("t:hook", 9, "hook", "user"),
+        placed("t:mail", 11, "mail"),
+        placed("t:beside", 2, "user", **beside(7)),
+        fold_operation("t:doubt", at(*facts("t:doubt", 13, None, resource="user")[:1])),
+    ]
+    others = [
+        user,
+        placed("t:before", 3, "user"),
+        placed("t:third", 15, "third", "mail"),
+        placed("t:none", 17),
+        placed("t:read", 19, "user", effect_class=EffectClass.READ),
+        placed("t:undone", 21, "user"),
+        Operation("t:free"),
+    ]
+    left = LeftStanding([*built, *others], agent=None, undone={"t:user", "t:undone"})
+    assert left.upon(user) == tuple(sorted(one.op_id for one in built))
+    assert left.upon(placed("t:none", 1)) == ()
+    many = [placed(f"t:{n}", 30 + n, "user") for n in range(MOST_LEFT + 1)]
+    with pytest.raises(ManifestError, match=f"{len(many)} effects") as caught:
+        LeftStanding(many, agent=None, undone=()).upon(user)
+    assert caught.value.field == "leaves"
 
 
 def test_a_cycle_of_cascades_is_refused() -> None:
