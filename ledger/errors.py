@@ -162,7 +162,10 @@ class CompensationBlockedError(RefusedError):
 
 
 class SpeculativeRollbackViolation(RefusedError):  # noqa: N818 (the word of the field)
-    """A pruned branch left effects that nothing takes back. Fields: `orphans`, `violations`, `verdict`."""
+    """A pruned branch left behind what nothing takes back, or was the last that relied on such an effect.
+
+    Fields: `orphans`, `violations`, `verdict`.
+    """
 
 
 class UndecidedError(FencepostError):

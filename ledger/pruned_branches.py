@@ -23,6 +23,9 @@ from .view import AgentView
 from .watermarks import Point
 from .witnesses import witnesses_elsewhere
 
+_AT_ONCE = 10
+"""How many other agents' logs are read side by side."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Life:
@@ -58,8 +61,11 @@ async def left_behind(engine: Engine, view: AgentView, branch: Branch) -> PruneV
     leaving = frozenset({place})
     verdict, *beside = await _verdicts(engine, life, [branch, *wanted], leaving=leaving)
     open_ = obligations_of(agent, beside)
-    for name in sorted({agent_id for agent_id, _ in relied} - {agent.agent_id}):
-        open_ += await _open_of_another(engine, name, relied, leaving=leaving)
+    elsewhere = sorted({agent_id for agent_id, _ in relied} - {agent.agent_id})
+    for start in range(0, len(elsewhere), _AT_ONCE):
+        some = elsewhere[start : start + _AT_ONCE]
+        found = await asyncio.gather(*(_open_of_another(engine, name, relied, leaving=leaving) for name in some))
+        open_ += [obligation for one in found for obligation in one]
     return verdict.with_others(
         completed=[o for o in open_ if o.op_id in relied.get((o.agent_id, o.branch_id), ())],
         siblings=[o for o in open_ if o.agent_id == agent.agent_id and o.branch_id in siblings],
