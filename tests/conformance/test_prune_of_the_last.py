@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from conformance.branching import Siblings
-from conformance.worlds import never_suggests_a_retry
+from conformance.worlds import never_suggests_a_retry, until
 
 from fencepost.ledger import Ledger, ObligationKind, PruneKind, PruneVerdict, SpeculativeRollbackViolation
 
@@ -131,3 +132,51 @@ def test_while_somebody_still_relies_on_it(world: World, ledger: Ledger) -> None
         completes(ledger, world.agent, "d", crew.op_id("mail"), of=(world.agent, "a"))
         late: Any = crew.prune("b")  # looked at anew: it relied on it, and nobody does any more
         assert (late.kind, [o.branch_id for o in late.completed]) == (PruneKind.VIOLATION, ["a"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_prune_opens_it_tells(world: World, ledger: Ledger, seed: int) -> None:
+    """Whatever was forked, done, and absorbed before: the obligations that are new after a prune are the ones that it tells."""
+    chance = random.Random(seed)
+    completed = 0
+    with Siblings(world, ("a", "b")) as crew:
+        branches = ["a", "b"]
+        for step in range(24):
+            name = chance.choice(branches)
+            what = chance.choice(["do", "do", "do", "fork", "prune"])
+            if what == "do":
+                effect = chance.choice(["x", "y", "sealed"])
+                (crew.do_sealed if effect == "sealed" else crew.do)(name, f"{effect}-{step // 12}")
+                until(lambda name=name: not crew[name].state.background)
+            elif what == "fork" and len(branches) < 5:
+                crew[name].checkpoint(f"c{step}")
+                crew.sessions[f"f{step}"] = crew[name].fork(f"f{step}", checkpoint=f"c{step}").open()
+                branches.append(f"f{step}")
+            elif what == "prune" and len(branches) > 1:
+                branches.remove(name)
+                completed += pruned_and_told(crew, name)
+        for name in chance.sample(branches, len(branches)):
+            completed += pruned_and_told(crew, name)
+    assert completed, "some prune was the last that relied on something"
+
+
+def pruned_and_told(crew: Siblings, name: str) -> int:
+    """Prune a branch, and compare what it tells with what is open since; how much of that it completed."""
+    ledger, agent = crew.ledger, crew.world.agent
+    crew.sessions.pop(name).close()
+    before, dry = open_now(ledger, agent), ledger.preview_prune(agent, name)
+    verdict = crew.prune(name)
+    opened = open_now(ledger, agent) - before
+    assert told(verdict) == told(dry) == opened
+    assert verdict.restored is (not opened and not verdict.siblings)
+    return len(verdict.completed)
+
+
+def open_now(ledger: Ledger, agent: str) -> set[tuple[str, str, ObligationKind]]:
+    return {(o.branch_id, o.op_id, o.kind) for o in ledger.obligations(agent)}
+
+
+def told(verdict: PruneVerdict) -> set[tuple[str, str, ObligationKind]]:
+    own = {(verdict.branch_id, effect.op_id, kind) for kind, effect in verdict.open_effects}
+    return own | {(o.branch_id, o.op_id, o.kind) for o in verdict.completed}
