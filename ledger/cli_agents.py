@@ -217,11 +217,11 @@ def _session_state(session: dict[str, Any]) -> str:
 
 def show_obligations(out: Output, items: list[dict[str, Any]]) -> None:
     """A table of obligations, as their `to_dict` gives them."""
-    columns = ("AGENT", "BRANCH", "KIND", "OPERATION", "TOOL", "SINCE", "VERSION", "WHY")
+    columns = ("AGENT", "BRANCH", "KIND", "OPERATION", "TOOL", "SESSION", "SEQ", "SINCE", "VERSION", "WHY")
     rows = [
         (
-            i["agent_id"], i["branch_id"], i["kind"], i["op_id"] or None, i["tool"] or None, ago(i["since_ms"]),
-            i["version"] or None, i["why"] or None,
+            i["agent_id"], i["branch_id"], i["kind"], i["op_id"] or None, i["tool"] or None,
+            i["session_id"] or None, i["seq"] or None, ago(i["since_ms"]), i["version"] or None, i["why"] or None,
         )
         for i in items
     ]  # fmt: skip

@@ -99,7 +99,8 @@ def fork(app: App, agent_id: str, branch_id: str, checkpoint_id: str) -> None:
     exits={
         0: "cleared: no obligation is open, the fork's checkpoint counts as restored",
         2: "nobody forked it: roll it back instead",
-        3: "orphans, or calls outside the ledger: nothing takes them back",
+        3: "orphans, or calls outside the ledger: nothing takes them back; also one of a branch that was pruned before, "
+        "if this one was the last that relied on it",
         4: "open: effects of it, or of a sibling pruned before, are to be compensated or undecided",
         5: "no such agent or branch",
         6: "a rollback of the branch is being decided",
@@ -166,22 +167,31 @@ def _show(out: Output, verdict: PruneVerdict) -> None:
         if effects:
             out.heading(title)
             _show_effects(out, effects)
-    if verdict.siblings:
-        from .cli_agents import show_obligations  # noqa: PLC0415 - only here
+    from .cli_agents import show_obligations  # noqa: PLC0415 - only here
 
-        out.heading("Obligations of branches pruned from the same checkpoint")
-        show_obligations(out, [obligation.to_dict() for obligation in verdict.siblings])
+    for title, obligations in (
+        ("Of branches pruned before: this one was the last that relied on it", verdict.completed),
+        (
+            "Obligations of branches pruned from the same checkpoint",
+            [obligation for obligation in verdict.siblings if obligation not in verdict.completed],
+        ),
+    ):
+        if obligations:
+            out.heading(title)
+            show_obligations(out, [obligation.to_dict() for obligation in obligations])
 
 
 def _show_effects(out: Output, effects: tuple[BranchEffect, ...]) -> None:
     rows = [
         (
-            e.op_id or None, e.tool or None, e.effect_class.value, e.status, e.seq or None, e.version or None,
-            ", ".join(e.relied_on_by) or None, e.why or None,
+            e.op_id or None, e.tool or None, e.effect_class.value, e.status, e.session_id or None, e.seq or None,
+            e.version or None, ", ".join(e.relied_on_by) or None, e.why or None,
         )
         for e in effects
     ]  # fmt: skip
-    out.table(("OPERATION", "TOOL", "CLASS", "STATUS", "SEQ", "VERSION", "RELIED ON BY", "WHY"), rows, empty="")
+    out.table(
+        ("OPERATION", "TOOL", "CLASS", "STATUS", "SESSION", "SEQ", "VERSION", "RELIED ON BY", "WHY"), rows, empty=""
+    )
 
 
 @branch.command(
@@ -261,7 +271,7 @@ def release(app: App, *, op_id: str, by: str, evidence: str, version: str) -> No
 def acknowledge(app: App, *, agent_id: str, session_id: str, seq: int, by: str, evidence: str) -> None:
     """Take note of a reported call, for good: no obligation and no reason against a rollback any more.
 
-    It carries no op id, so it can neither be adopted nor undone; see `fencepost agents show` for SESSION and SEQ.
+    It carries no op id, so it can neither be adopted nor undone; see `fencepost branch obligations` or `fencepost agents show` for SESSION and SEQ.
     """
     from .cli_decided import reported_dict, show_reported  # noqa: PLC0415 - only here
 

@@ -148,7 +148,7 @@ def show_plan(out: Output, values: dict[str, Any]) -> None:
     rows = [
         (
             s["op_id"], s["round"], s["manifest"]["action"]["name"], shortened(s["manifest"]["action"]["payload"]),
-            ", ".join(s["manifest"]["cascades"]) or None, ", ".join(s["manifest"]["irreversible"]) or None,
+            ", ".join(s["manifest"]["cascades"]) or None, ", ".join((*s["manifest"]["irreversible"], *(f"{name} (stands)" for name in s.get("leaves", ())))) or None,
         )
         for s in values["steps"]
     ]  # fmt: skip

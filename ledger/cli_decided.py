@@ -33,6 +33,8 @@ def rollback_dict(rollback: Rollback) -> dict[str, Any]:
         "plan_digest": decision.plan_digest if decision else "",
         "by": rollback.fact.by,
         "evidence": rollback.fact.evidence,
+        "host": rollback.fact.host,
+        "pid": rollback.fact.pid,
         "time_ms": rollback.fact.time_ms,
     }
 
@@ -99,6 +101,7 @@ def show_rollbacks(out: Output, rollbacks: list[dict[str, Any]]) -> None:
         crossed = [effect["op_id"] for effect in rollback["crossed"]]
         told = (
             ("evidence", rollback["evidence"] or None),
+            ("being decided by", f"process {rollback['pid']} on {rollback['host']}" if rollback["pending"] else None),
             ("crosses", _listed(crossed) or None),
             ("plan", rollback["plan_digest"] or None),
             *(("reason", reason) for reason in rollback["reasons"][:_TOLD]),

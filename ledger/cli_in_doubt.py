@@ -86,8 +86,9 @@ def _ways_on(operation: Operation, state: str) -> list[str]:
 
     op_id, version = shlex.quote(operation.op_id), shlex.quote(operation.version)
     resolve = f"fencepost in-doubt resolve {op_id} --version {version} --evidence … --by …"
+    committed = f"{resolve} --committed{' --post-state-hash …' if operation.sealable else ''}"
     if operation.status is Status.COMMITTED:
-        return [f"{resolve} --committed", f"{resolve} --compensated"] if state else [f"{resolve} --compensated"]
+        return [committed, f"{resolve} --compensated"] if state or operation.sealable else [f"{resolve} --compensated"]
     if not state:
         return []
     if operation.status is Status.FREE:
@@ -99,9 +100,9 @@ def _ways_on(operation: Operation, state: str) -> list[str]:
             f"{resolve} --compensated",
         ]
     if operation.status is Status.UNSAFE and operation.undoing is not None:  # its tool cannot tell
-        return [f"{resolve} --committed", f"{resolve} --absent", f"{resolve} --compensated"]
-    words = ["committed", "absent", *(["compensated"] if operation.status is Status.UNSAFE else [])]
-    return [f"fencepost in-doubt probe {op_id} --module …", *(f"{resolve} --{word}" for word in words)]
+        return [committed, f"{resolve} --absent", f"{resolve} --compensated"]
+    words = ["absent", *(["compensated"] if operation.status is Status.UNSAFE else [])]
+    return [f"fencepost in-doubt probe {op_id} --module …", committed, *(f"{resolve} --{word}" for word in words)]
 
 
 @in_doubt.command(
@@ -248,7 +249,7 @@ def _probe_from(target: str, tool: str) -> Probe:
     "--post-state-hash",
     default="",
     metavar="HASH",
-    help="With --committed: of what it left behind, so that it can be undone.",
+    help="With --committed: of what it left behind, so that it can be undone; it may also be told later.",
 )
 @click.option(
     "--payload", metavar="JSON", help="With --post-state-hash: for the compensator, in place of the one from before."

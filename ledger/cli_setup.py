@@ -234,14 +234,14 @@ async def partition_status(engine: Engine, partition: Partition, problems: list[
 
 
 async def _counts(engine: Engine, problems: list[str]) -> dict[str, Any] | None:
-    from . import pruning  # noqa: PLC0415 - takes its time
+    from . import pruned_branches  # noqa: PLC0415 - takes its time
     from .quarantine import listed  # noqa: PLC0415 - takes its time
     from .resolutions import open_operations  # noqa: PLC0415 - takes its time
 
     try:
         agents = await engine.view.agents()
         states = [item.state for item in await open_operations(engine)]
-        obligations = await pruning.obligations(engine)
+        obligations = await pruned_branches.obligations(engine)
         records = [record.standing.value for record in await listed(engine)]
     except StaleProjectionError as error:
         problems.append(error.message)

@@ -162,7 +162,10 @@ class CompensationBlockedError(RefusedError):
 
 
 class SpeculativeRollbackViolation(RefusedError):  # noqa: N818 (the word of the field)
-    """A pruned branch left effects that nothing takes back. Fields: `orphans`, `violations`, `verdict`."""
+    """A pruned branch left behind what nothing takes back, or was the last that relied on such an effect.
+
+    Fields: `orphans`, `violations`, `verdict`.
+    """
 
 
 class UndecidedError(FencepostError):
@@ -239,7 +242,7 @@ class TooManyAttemptsError(ConflictError):
 
 
 class RollbackPendingError(ConflictError):
-    """Another rollback of this agent is being decided. Fields: `rollback_id`."""
+    """Another rollback of this agent is being decided. Fields: `rollback_id`; `host`, `pid`, `by`, `since_ms`, `left_s`."""
 
 
 class NotFoundError(FencepostError):

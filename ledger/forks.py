@@ -7,6 +7,7 @@ from .engine import Engine
 from .errors import AlreadyExistsError, FencedError, FencepostError, NotFoundError, RollbackPendingError
 from .facts import AgentFact, AgentKind
 from .lineage import Branch
+from .rollbacks import WITHDRAW_S, pending_error, withdraw_if_stale
 from .view import AgentView
 
 
@@ -20,7 +21,7 @@ async def fork(engine: Engine, agent_id: str, branch_id: str, *, checkpoint_id: 
         RollbackPendingError: a rollback is being decided; fork when it is.
         StaleProjectionError: not applied in time; look whether it exists.
     """
-    view = await engine.view.known_agent(agent_id)
+    view = await _undisturbed(engine, agent_id)
     fact = _request(engine, view, branch_id, checkpoint_id)
     key = log_keys.branch(agent_id, branch_id)
     offset = await engine.publish_agent(key, fact, await engine.view.agent_history(agent_id, key))
@@ -38,6 +39,20 @@ async def fork(engine: Engine, agent_id: str, branch_id: str, *, checkpoint_id: 
         raise _taken(agent_id, branch_id)
 
 
+async def _undisturbed(engine: Engine, agent_id: str) -> AgentView:
+    """The agent; a rollback whose guard is gone is withdrawn first."""
+    view = await engine.view.known_agent(agent_id)
+    if view.agent.pending is None or not await withdraw_if_stale(engine, view):
+        return view
+
+    async def decided() -> AgentView | None:
+        now = await engine.view.agent(agent_id)
+        return now if now.agent.pending is None else None
+
+    deadline = engine.clock.monotonic() + WITHDRAW_S
+    return await engine.wait_until(engine.view.agents_partition(agent_id), decided, deadline=deadline) or view
+
+
 def _request(engine: Engine, view: AgentView, branch_id: str, checkpoint_id: str) -> AgentFact:
     agent = view.agent
     registered = view.checkpoints.get(checkpoint_id)
@@ -48,11 +63,7 @@ def _request(engine: Engine, view: AgentView, branch_id: str, checkpoint_id: str
             field="checkpoint",
         )
     if agent.pending:
-        raise RollbackPendingError(
-            f"a rollback of {agent.agent_id} is being decided.",
-            next_step="Fork when it is decided; see `fencepost agents show`.",
-            rollback_id=agent.pending.rollback_id,
-        )
+        raise pending_error(f"branch {branch_id} cannot be forked now", agent.pending, view.header.now_ms)
     if (taken := agent.branches.get(branch_id)) is not None and taken.begun:
         raise _taken(agent.agent_id, branch_id)
     return AgentFact(

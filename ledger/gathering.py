@@ -50,7 +50,6 @@ class _Effects:
     """What an agent did, and what it took over from others."""
 
     operations: Mapping[str, SeenOperation]
-    elsewhere: Mapping[str, SeenOperation]
     absorbed: Mapping[tuple[str, int], Sequence[Point]]
     calls: Sequence[AgentFact]
 
@@ -60,8 +59,8 @@ async def _effects(engine: Engine, agent_id: str, calls: Calls) -> _Effects:
         engine.view.agent_operations(agent_id), engine.view.absorbed(agent_id), calls(agent_id)
     )
     operations = {one.operation.op_id: one.seen for one in mine}
-    elsewhere = await those_of_the_ledger(engine, sorted({op_id for op_id, _ in absorbed} - set(operations)))
-    return _Effects(operations, elsewhere, absorbed, reported)
+    taken_over = await those_of_the_ledger(engine, sorted({op_id for op_id, _ in absorbed} - set(operations)))
+    return _Effects(operations | taken_over, absorbed, reported)
 
 
 async def _written(engine: Engine, view: AgentView, checkpoint_id: str) -> Mapping[Position, int]:
@@ -93,7 +92,6 @@ def _evidence(
         mark,
         registered=registered is not None,
         operations=list(effects.operations.values()),
-        elsewhere=list(effects.elsewhere.values()),
         absorbed=effects.absorbed,
         open_at=view.context.open_at(mark.point, registered) if mark else {},
         calls=effects.calls,

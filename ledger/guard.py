@@ -27,11 +27,12 @@ from .facts import AgentFact, EffectClass
 from .lineage import ROOT, Agent, abandons, descendants, on_path
 from .manifests import ManifestVerdict
 from .operations import Operation, Status, skips_confirmation
-from .plans import Plan, Step, ordered
+from .plan_order import ordered
+from .plans import Plan, Step, who
 from .positions import Position
 from .reliance import Branches, Witness, step_now
-from .undone import Knowledge, being_undone_reasons, undone_reasons
-from .verdicts import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn
+from .undone import Knowledge, undone_reasons
+from .verdicts import Blocker, Policy, Reason, ReasonKind, Verdict, VerdictKind, ways_on
 from .watermarks import Point, Watermark
 
 MOST_CROSSED = 4_000
@@ -63,7 +64,7 @@ class Evidence:
         restored: the text of that state; "" where it is not given.
         restored_problem: what is wrong with the token in that state ("" if nothing).
         registered: whether the checkpoint is registered at all.
-        elsewhere: operations that sessions of the agent absorbed, and no attempt of the agent is at.
+        operations: all that attempts of the agent were at, and all that sessions of it absorbed.
         absorbed: (op_id, round) → the places (epoch, seq) where sessions of the agent absorbed it.
         open_at: epoch → operations that were open where the checkpoint's path leaves that session: what the
             session wrote of them is not known to the checkpoint.
@@ -83,7 +84,6 @@ class Evidence:
     restored_problem: str = ""
     registered: bool = True
     operations: Sequence[SeenOperation] = ()
-    elsewhere: Sequence[SeenOperation] = ()
     absorbed: Mapping[tuple[str, int], Sequence[Point]] = field(default_factory=dict)
     open_at: Mapping[Position, Collection[str]] = field(default_factory=dict)
     calls: Sequence[AgentFact] = ()
@@ -97,7 +97,7 @@ def decide(evidence: Evidence, policy: Policy) -> Verdict:  # noqa: PLR0911 (one
     if forbidden := [*_watermark_reasons(evidence), *_agent_reasons(evidence)]:
         return _verdict(evidence, policy, VerdictKind.REFUSE, reasons=forbidden)
     unknown = unknown_effects(evidence)
-    crossed = [_blocker(evidence.agent, s) for s in unknown if _blocks(evidence, s)]
+    crossed = [_blocker(evidence, s) for s in unknown if _blocks(evidence, s)]
     outside = [_call_reason(c) for c in unknown_calls(evidence) if not is_harmless(c)]
     undone = _undone_reasons(evidence)
     if not crossed and not outside and not undone:
@@ -160,7 +160,7 @@ def _undoable(
     leaving = _leaving(evidence)
     for seen in in_the_way:
         plain = _effect_reason(evidence, seen, unknown)
-        step, flaw = _undo_of(seen.operation, witnesses, plain, leaving=leaving)
+        step, flaw = _undo_of(evidence, seen.operation, witnesses, plain, leaving=leaving)
         if step is not None:
             steps[step.op_id] = step
         flawed = flawed or flaw is not None
@@ -169,9 +169,13 @@ def _undoable(
 
 
 def _undo_of(
-    operation: Operation, witnesses: Sequence[Witness], plain: Reason, *, leaving: Branches
+    evidence: Evidence, operation: Operation, witnesses: Sequence[Witness], plain: Reason, *, leaving: Branches
 ) -> tuple[Step | None, Reason | None]:
     """The step that undoes an effect, or why there is none."""
+    if other := _made_by_another(evidence, operation):
+        return None, Reason(
+            ReasonKind.EFFECT_ADOPTED, f"{plain.text}; it stands for {other}, which did it", plain.effect
+        )
     try:
         step = step_now(operation, witnesses, leaving=leaving)
     except ManifestError as error:
@@ -216,7 +220,7 @@ def _plan(evidence: Evidence, in_the_way: Sequence[SeenOperation], steps: Mappin
         branch_id=evidence.branch_id,
         cause="rollback",
         checkpoint_id=evidence.checkpoint_id,
-        steps=ordered([seen.operation for seen in in_the_way], steps),
+        steps=ordered([seen.operation for seen in in_the_way], steps, agent=evidence.agent),
     )
 
 
@@ -231,15 +235,15 @@ def effect_reasons(evidence: Evidence) -> list[Reason]:
     unknown = unknown_effects(evidence)
     found = [_open_reason(evidence, s) or _effect_reason(evidence, s, unknown) for s in unknown if _blocks(evidence, s)]
     outside = (_call_reason(c) for c in unknown_calls(evidence) if not is_harmless(c))
-    return [*found, *_others_undoings(evidence), *outside]
+    return [*found, *outside]
 
 
 def unknown_effects(evidence: Evidence) -> list[SeenOperation]:
     """The agent's effects that the checkpoint does not know, in the order in which they were done.
 
-    An effect is an operation that an attempt of this agent owns or settled, or whose facts
-    cannot be trusted, or that an attempt of this agent carried out although it could not be
-    granted. It is known iff the fact that settled or absorbed it stands on the checkpoint's path, and
+    An effect is an operation that an attempt of this agent owns or settled, or of which a session of it
+    absorbed the present round, whoever did it; or whose facts cannot be trusted, or that an attempt of this
+    agent carried out although it could not be granted. It is known iff the fact that settled or absorbed it stands on the checkpoint's path, and
     it was not open there at the checkpoint: then its call had not returned, and the state lacks it.
     """
     path = _path(evidence)
@@ -263,7 +267,9 @@ def _is_effect(evidence: Evidence, seen: SeenOperation) -> bool:
         return True
     if op.status is Status.FREE:
         return False
-    return op.owner is None or op.owner.intent.agent_id == evidence.agent.agent_id
+    if op.owner is None or op.owner.intent.agent_id == evidence.agent.agent_id:
+        return True
+    return (op.op_id, op.round) in evidence.absorbed
 
 
 def _stray(evidence: Evidence, seen: SeenOperation) -> str:
@@ -357,8 +363,10 @@ def _agent_reasons(evidence: Evidence) -> Iterable[Reason]:
 
 def _open_reason(evidence: Evidence, seen: SeenOperation) -> Reason | None:  # noqa: PLR0911 (first that holds)
     op = seen.operation
-    blocker = _blocker(evidence.agent, seen)
-    name = f"{op.op_id} ({op.tool or 'tool unknown'}, {op.effect_class.value})"
+    blocker = _blocker(evidence, seen)
+    other = _made_by_another(evidence, op)
+    whose = f", which {other} did and the agent relies on," if other else ""
+    name = f"{op.op_id} ({op.tool or 'tool unknown'}, {op.effect_class.value}){whose}"
     if seen.unsafe or op.status is Status.UNSAFE:
         why = seen.unsafe or "a fact of an unknown kind"
         return Reason(ReasonKind.EFFECT_UNSAFE, f"{name} cannot be decided: {why}", blocker)
@@ -375,14 +383,22 @@ def _open_reason(evidence: Evidence, seen: SeenOperation) -> Reason | None:  # n
     return None
 
 
-def _blocker(agent: Agent, seen: SeenOperation) -> Blocker:
+def _made_by_another(evidence: Evidence, operation: Operation) -> str:
+    """The branch ("agent/branch") of another agent that did it; "" if this agent did, or nobody."""
+    agent_id, branch_id = operation.done_by_branch
+    return who(agent_id, branch_id) if agent_id not in {"", evidence.agent.agent_id} else ""
+
+
+def _blocker(evidence: Evidence, seen: SeenOperation) -> Blocker:
+    """The effect, with the sequence number at which this agent settled, began, or else absorbed it."""
     op = seen.operation
     fact = op.settled or (op.owner.intent if op.owner else op.first)
-    mine = fact is not None and fact.agent_id == agent.agent_id
+    mine = fact is not None and fact.agent_id == evidence.agent.agent_id
+    absorbed = max(evidence.absorbed.get((op.op_id, op.round), ()), default=ROOT)
     return Blocker(
         op.op_id,
         op.tool,
-        fact.seq if fact and mine else 0,
+        fact.seq if fact and mine else absorbed.seq,
         op.effect_class,
         "unsafe" if seen.unsafe else op.status.value,
         fact.branch_id if fact else "",
@@ -392,9 +408,11 @@ def _blocker(agent: Agent, seen: SeenOperation) -> Blocker:
 
 
 def _effect_reason(evidence: Evidence, seen: SeenOperation, unknown: Sequence[SeenOperation]) -> Reason:
-    blocker = _blocker(evidence.agent, seen)
+    blocker = _blocker(evidence, seen)
+    other = _made_by_another(evidence, seen.operation)
+    place = f"done by {other}, absorbed at sequence {blocker.seq}" if other else _place(seen, blocker)
     text = (
-        f"{blocker.op_id} ({blocker.tool}, {blocker.effect_class.value}, {_place(seen, blocker)}, "
+        f"{blocker.op_id} ({blocker.tool}, {blocker.effect_class.value}, {place}, "
         f"{blocker.status}) is not known to the checkpoint"
     )
     if blocker.effect_class is not EffectClass.IDEMPOTENT:
@@ -443,37 +461,7 @@ def _call_reason(call: AgentFact) -> Reason:
 
 def _undone_reasons(evidence: Evidence) -> list[Reason]:
     known = Knowledge(evidence.agent, _path(evidence), evidence.absorbed, evidence.open_at)
-    seen = {s.operation.op_id: s.operation for s in (*evidence.operations, *evidence.elsewhere)}
-    return [*_others_undoings(evidence), *undone_reasons(seen.values(), known, evidence.restored)]
-
-
-def _others_undoings(evidence: Evidence) -> list[Reason]:
-    """A reason for each effect of others that the agent absorbed, and that is being undone; its own are unknown effects."""
-    known = Knowledge(evidence.agent, _path(evidence), evidence.absorbed, evidence.open_at)
-    others = (s for s in (*evidence.operations, *evidence.elsewhere) if not _is_effect(evidence, s))
-    return being_undone_reasons((s.operation for s in others), known)
-
-
-_UNSETTLED = {
-    ReasonKind.EFFECT_IN_DOUBT, ReasonKind.EFFECT_OWNED, ReasonKind.EFFECT_UNSAFE, ReasonKind.EFFECT_BEING_UNDONE,
-}  # fmt: skip
-_DONE = {ReasonKind.EFFECT_NOT_KNOWN, ReasonKind.EFFECT_ORDER_DEPENDENT, ReasonKind.TOO_MANY_EFFECTS}
-
-
-def _ways_on(kind: VerdictKind, reasons: Sequence[Reason]) -> tuple[WayOn, ...]:
-    if kind is VerdictKind.COMPENSATE_FIRST:
-        return (WayOn.COMPENSATE, WayOn.REPLAY_FORWARD, WayOn.OPERATOR)
-    if kind is not VerdictKind.REFUSE:
-        return ()
-    kinds = {reason.kind for reason in reasons}
-    if kinds == {ReasonKind.EFFECT_UNDONE}:
-        return (WayOn.NAME_UNDONE, WayOn.OPERATOR)
-    ways = [WayOn.SETTLE] if kinds & _UNSETTLED else []
-    if ReasonKind.EFFECT_UNDONE in kinds:
-        ways.append(WayOn.NAME_UNDONE)
-    if kinds & _DONE:
-        ways.append(WayOn.COMPENSATE)
-    return (*ways, WayOn.REPLAY_FORWARD, WayOn.OPERATOR)
+    return undone_reasons((s.operation for s in evidence.operations), known, evidence.restored)
 
 
 def _verdict(
@@ -493,7 +481,7 @@ def _verdict(
         policy,
         tuple(reasons),
         tuple(crossed),
-        _ways_on(kind, reasons),
+        ways_on(kind, reasons),
         target=evidence.mark.point if evidence.mark else ROOT,
         plan=plan,
     )

@@ -21,7 +21,7 @@ from .engine import Engine, here
 from .errors import FencedError, RefusedError, RollbackPendingError, StoreUnavailableError
 from .facts import AgentFact, AgentKind
 from .lineage import ROOT, Branch, Session
-from .rollbacks import withdraw_if_stale
+from .rollbacks import pending_error, withdraw_if_stale
 from .sessions import SessionState
 from .verdicts import Reason, ReasonKind
 from .view import AgentView
@@ -52,12 +52,12 @@ async def open_session(
     """
     deadline = engine.clock.monotonic() + engine.limits.apply_s
     opened: Session | str = ""
-    pending = None
+    pending, now_ms = None, 0
     mine: set[str] = set()
     chosen: Point | None = None
     for _ in range(10):
         view = await engine.patiently(functools.partial(engine.view.agent, agent_id), deadline=deadline)
-        pending = view.agent.pending
+        pending, now_ms = view.agent.pending, view.header.now_ms
         await withdraw_if_stale(engine, view)
         if pending is not None and branch_id in pending.branches:  # it would be rejected: nothing is written for that
             opened = f"rollback {pending.rollback_id} of its branch is being decided"
@@ -82,10 +82,12 @@ async def open_session(
                 reason=opened,
             )
         await asyncio.sleep(0.2)
+    if pending is not None:
+        raise pending_error(f"no session can be opened on {agent_id}/{branch_id} now", pending, now_ms)
     raise RollbackPendingError(
         f"no session can be opened on {agent_id}/{branch_id} now: {opened}.",
         next_step="Wait for the decision; see `fencepost agents show`.",
-        rollback_id=pending.rollback_id if pending else "",
+        rollback_id="",
     )
 
 

@@ -28,6 +28,7 @@ one ordered pass over it. The rules, as `take` applies them:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from .facts import EffectFact, EffectKind, Outcome, decode_effect
 from .history import History
@@ -265,8 +266,10 @@ def _not_undone(op: Operation, position: Position, fact: EffectFact) -> None:
 
 
 def _affirm(op: Operation, position: Position, fact: EffectFact) -> None:
-    del fact
+    """What was settled without saying how it is undone may be told that; what was sealed stays as it is."""
     op.changed_at = position
+    if op.settled is not None and fact.manifest_digest and not op.settled.manifest_digest:
+        op.settled = replace(op.settled, manifest=fact.manifest, manifest_digest=fact.manifest_digest)
 
 
 def _end_round(op: Operation, position: Position, fact: EffectFact) -> None:

@@ -244,6 +244,12 @@ class Operation:
         return self.settled.manifest
 
     @property
+    def sealable(self) -> bool:
+        """Whether an operator's word can still say how it is undone: its intent told the way, and nothing was sealed."""
+        told = self.owner is not None and self.owner.intent.manifest is not None
+        return told and self.sealed_manifest is None and self.status is not Status.COMPENSATING
+
+    @property
     def losses(self) -> tuple[str, ...]:
         """Effects of former rounds that could not be taken back, accepted by name."""
         return tuple(dict.fromkeys(loss for fact in self.compensations for loss in fact.losses))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from .engine import Engine
 from .errors import (
@@ -17,7 +18,8 @@ from .errors import (
 from .facts import EffectKind, decode_effect
 from .lineage import Agent, Rollback, descendants
 from .operations import Operation, Status
-from .plans import Plan, Step, ordered
+from .plan_order import LeftStanding, ordered
+from .plans import Plan, Step
 from .reliance import Branches, relied_on_by, step_now
 from .view import OperationView
 from .witnesses import witnesses_of
@@ -37,13 +39,44 @@ async def require_current(engine: Engine, plan: Plan) -> list[OperationView]:
         await require_cause(engine, plan)
     for view, step in pairs:
         await require_step(engine, plan, step, view)
-    _require_order(to_do)
+    agent = (await engine.view.agent(plan.agent_id)).agent
+    _require_order(to_do, agent)
+    waiting = {operation.op_id for operation, _ in to_do if operation.status is Status.COMMITTED}
+    if plan.cause == "operation" and waiting:
+        await _require_all_named(engine, plan, agent, waiting)
     return list(views)
 
 
-def _require_order(to_do: Sequence[tuple[Operation, Step]]) -> None:
+async def with_leaves(engine: Engine, plan: Plan, agent: Agent) -> Plan:
+    """The plan, with what each of its steps would leave standing. Raises ManifestError when there are too many."""
+    views = await engine.view.agent_operations(agent.agent_id)
+    mine = [v.operation for v in views if v.operation.done_by_branch[0] == agent.agent_id]
+    operations = {operation.op_id: operation for operation in mine}
+    left = LeftStanding(mine, agent=agent, undone={step.op_id for step in plan.steps})
+    steps = (
+        replace(step, leaves=left.upon(operations[step.op_id])) if step.op_id in operations else step
+        for step in plan.steps
+    )
+    return replace(plan, steps=tuple(steps))
+
+
+async def _require_all_named(engine: Engine, plan: Plan, agent: Agent, waiting: Collection[str]) -> None:
+    """Raises ManifestError when an effect was built since the plan was made on one that is still to be undone."""
+    now = await with_leaves(engine, plan, agent)
+    for step, told in zip(plan.steps, now.steps, strict=True):
+        if step.op_id in waiting and (new := sorted(set(told.leaves) - set(step.leaves))):
+            raise ManifestError(
+                f"plan: {', '.join(new)} was done on what {step.op_id} changed, stands, and is in no step of the plan. "
+                "Nothing was undone by it.",
+                next_step="Make the plan anew with `ledger.plan_compensation(…)`: undo that as well, or accept that it stands.",
+                field="leaves",
+                op_id=step.op_id,
+            )
+
+
+def _require_order(to_do: Sequence[tuple[Operation, Step]], agent: Agent) -> None:
     steps = [step for _, step in to_do]
-    if list(ordered((o for o, _ in to_do), {step.op_id: step for step in steps})) != steps:
+    if list(ordered((o for o, _ in to_do), {step.op_id: step for step in steps}, agent=agent)) != steps:
         raise ManifestError(
             "plan: its steps are not in reverse order of commit, dependents first.",
             next_step="Make the plan anew with `ledger.plan_compensation(…)`.",

@@ -14,7 +14,8 @@ from .engine import Engine
 from .errors import InvalidArgumentError, ManifestError, NotFoundError
 from .identity import check_op_id
 from .operations import Operation, Status, compensation_op_id
-from .plans import Plan, Step, ordered
+from .plan_order import ordered
+from .plans import Plan, Step
 from .reliance import Witness, relied_on_by, step_now
 from .verdicts import Policy, ReasonKind
 from .view import OperationView
@@ -124,13 +125,14 @@ async def plan_operations(engine: Engine, op_ids: Sequence[str]) -> Plan:
     agent = (await engine.view.agent(_one_agent(views))).agent
     witnesses = await witnesses_of(engine, agent, [view.operation for view in views])
     steps = {view.operation.op_id: _step(view, witnesses) for view in views}
-    return Plan(
+    plan = Plan(
         ledger_id=engine.ledger_id,
         agent_id=agent.agent_id,
         branch_id=places.pop()[1] if len(places) == 1 else "",
         cause="operation",
-        steps=ordered([view.operation for view in views], steps),
+        steps=ordered([view.operation for view in views], steps, agent=agent),
     )
+    return await plan_checks.with_leaves(engine, plan, agent)
 
 
 _TOLD = 3
@@ -208,7 +210,7 @@ async def plan_checkpoint(engine: Engine, agent_id: str, checkpoint_id: str, *, 
         )
     plan = verdict.plan
     await _require_nobody_relies(engine, plan)
-    return Plan(
+    by_name = Plan(
         ledger_id=plan.ledger_id,
         agent_id=plan.agent_id,
         branch_id=plan.branch_id,
@@ -216,6 +218,7 @@ async def plan_checkpoint(engine: Engine, agent_id: str, checkpoint_id: str, *, 
         checkpoint_id=checkpoint_id,
         steps=plan.steps,
     )
+    return await plan_checks.with_leaves(engine, by_name, (await engine.view.agent(agent_id)).agent)
 
 
 async def _require_nobody_relies(engine: Engine, plan: Plan) -> None:

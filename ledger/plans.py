@@ -29,6 +29,7 @@ class Step:
     Attributes:
         version: of the operation, as it was looked at.
         adopted_by: branches ("agent/branch") that adopted the effect and do not stand, or go away with the plan.
+        leaves: effects that were built on this one, stand or may, and are in no step of the plan (`plan_order.LeftStanding`).
     """
 
     op_id: str
@@ -36,18 +37,25 @@ class Step:
     version: str
     manifest: Manifest
     adopted_by: tuple[str, ...] = ()
+    leaves: tuple[str, ...] = ()
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What this undo cannot take back."""
-        return self.manifest.irreversible
+        """What this undo cannot take back: side effects, and effects that stand on nothing afterwards."""
+        return (*self.manifest.irreversible, *self.leaves)
+
+    @property
+    def verdict(self) -> ManifestVerdict:
+        """What can be undone, if nobody has changed the state since."""
+        return ManifestVerdict.PARTIAL_ROLLBACK_REQUIRES_HUMAN if self.leaves else self.manifest.verdict
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return {
             "op_id": self.op_id, "round": self.round, "version": self.version,
             "manifest": self.manifest.to_dict(), "manifest_digest": self.manifest.digest,
-            "verdict": self.manifest.verdict.value, "adopted_by": list(self.adopted_by),
+            "verdict": self.verdict.value, "adopted_by": list(self.adopted_by),
+            **({"leaves": list(self.leaves)} if self.leaves else {}),
         }  # fmt: skip
 
 
@@ -110,19 +118,32 @@ class Plan:
         """op_id → what can be undone, given the states' hashes now (by op_id); without a hash it is blocked.
 
         Effects on one resource were done one upon the other: of those only the one that is undone first
-        leaves the state as it is now, and each further one must have left what the next one found.
+        leaves the state as it is now, and each further one must have left what the next one found. Where one
+        reaches into another's resource as a cascade, their hashes are of different things: until the one is undone
+        nobody can tell what it leaves for the other, whose state is read once more before its own inverse runs.
         """
         found: dict[str, ManifestVerdict] = {}
         undone: dict[str, Step] = {}
         for step in self.steps:
             manifest = step.manifest
             now = current_state_hashes.get(step.op_id, "")
-            before = undone.get(manifest.resource) if manifest.resource and now else None
-            if before is not None and found[before.op_id] is not ManifestVerdict.BLOCKED_CONCURRENT_MUTATION:
-                now = now if now == manifest.post_state_hash else before.manifest.pre_state_hash
-            found[step.op_id] = manifest.verify(now)
-            undone[manifest.resource] = step
+            touched = {name for name in (manifest.resource, *manifest.cascades) if name}
+            before = [undone[name] for name in sorted(touched & undone.keys())] if now else []
+            if before and all(found[s.op_id] is not ManifestVerdict.BLOCKED_CONCURRENT_MUTATION for s in before):
+                now = _left_for(manifest, now, before, nearest=undone.get(manifest.resource))
+            told = manifest.verify(now)
+            found[step.op_id] = step.verdict if told is manifest.verdict else told
+            undone |= dict.fromkeys(touched, step)
         return found
+
+
+def _left_for(manifest: Manifest, now: str, undone: Sequence[Step], *, nearest: Step | None) -> str:
+    """The hash that an effect finds once these are undone, which were done on what it touches."""
+    if nearest is None or any(step.manifest.resource != manifest.resource for step in undone):
+        return manifest.post_state_hash  # not known before
+    if now == manifest.post_state_hash:
+        return now
+    return nearest.manifest.pre_state_hash
 
 
 def load(values: Mapping[str, Any] | str | bytes) -> Plan:
@@ -211,12 +232,14 @@ def _plan(given: Mapping[str, Any]) -> Plan:
             version=step["version"],
             manifest=from_dict(step["manifest"]),
             adopted_by=tuple(step["adopted_by"]),
+            leaves=tuple(step.get("leaves", ())),
         )
         for step in given["steps"]
     )
     names = ("ledger_id", "agent_id", "branch_id", "cause", "checkpoint_id", "cause_id")
     plan = Plan(**{name: given[name] for name in names}, steps=steps)
-    texts = [given[name] for name in names] + [text for step in steps for text in (step.op_id, step.version)]
+    texts = [given[name] for name in names]
+    texts += [text for step in steps for text in (step.op_id, step.version, *step.leaves)]
     if not all(isinstance(text, str) for text in texts) or not all(type(step.round) is int for step in steps):
         raise TypeError(SCHEMA)
     return plan
@@ -229,7 +252,7 @@ def step_of(operation: Operation, *, relying: Iterable[str] | None = None) -> St
         relying: who relies on the effect and stays, as `reliance.relied_on_by` tells; None: everybody who
             adopted it. An operator who adopted it is always among them.
 
-    Raises ManifestError: nothing was sealed, it was changed since, it does not cover all, or somebody
+    Raises ManifestError: nothing was sealed, it is being undone already, it was changed since, it does not cover all, or somebody
     who stays relies on the effect.
     """
     if operation.status in {Status.OWNED, Status.IN_DOUBT}:
@@ -240,12 +263,21 @@ def step_of(operation: Operation, *, relying: Iterable[str] | None = None) -> St
             field="manifest",
             op_id=operation.op_id,
         )
+    if operation.status is Status.COMPENSATING:
+        plan = f" by plan {operation.undoing.plan_digest[:16]}" if operation.undoing else ""
+        raise ManifestError(
+            f"operation {operation.op_id} ({operation.tool}) is being undone{plan}.",
+            next_step="Carry that one out to its end; see `fencepost compensate list`.",
+            field="manifest",
+            op_id=operation.op_id,
+        )
     sealed = operation.sealed_manifest
     if operation.status is not Status.COMMITTED or sealed is None or operation.settled is None:
         raise ManifestError(
             f"operation {operation.op_id} ({operation.tool}) has no sealed manifest"
             f"{_why_unsealed(operation)}, so nobody knows how to undo it.",
-            next_step="Let an operator undo it outside, and record it with `fencepost in-doubt resolve … --compensated`.",
+            next_step=_way_to_seal(operation)
+            + "Let an operator undo it outside, and record it with `fencepost in-doubt resolve … --compensated`.",
             field="manifest",
             op_id=operation.op_id,
         )
@@ -278,6 +310,15 @@ def step_of(operation: Operation, *, relying: Iterable[str] | None = None) -> St
     )
 
 
+def _way_to_seal(operation: Operation) -> str:
+    if operation.status is not Status.COMMITTED or not operation.sealable:
+        return ""
+    return (
+        "Its intent tells how; say what it left behind with `fencepost in-doubt resolve … --committed "
+        "--post-state-hash …`. Or: "
+    )
+
+
 def who(agent_id: str, branch_id: str) -> str:
     """How a branch is named in a plan."""
     return f"{agent_id}/{branch_id}"
@@ -288,46 +329,14 @@ def _why_unsealed(operation: Operation) -> str:
     return f" ({reason})" if reason and operation.status is Status.COMMITTED else ""
 
 
-def ordered(operations: Iterable[Operation], steps: Mapping[str, Step]) -> tuple[Step, ...]:
-    """The steps in reverse order of commit, dependents first.
-
-    An operation depends on another whose cascades name its resource: what was built on an effect
-    is taken down before it. Positions of different partitions say nothing about order, so commits
-    are ordered by (epoch, seq) of the fact that settled each.
-
-    Raises ManifestError when two depend on each other.
-    """
-    by_commit = sorted((o for o in operations if o.op_id in steps), key=lambda o: o.done_at, reverse=True)
-    left = [steps[o.op_id] for o in by_commit]
-    done: list[Step] = []
-    while left:
-        free = [s for s in left if not any(_depends(other, s) for other in left if other is not s)]
-        if not free:
-            names = ", ".join(step.op_id for step in left)
-            raise ManifestError(
-                f"operations {names} name each other's resource as a cascade: no order undoes them.",
-                next_step="Let an operator undo them.",
-                field="cascades",
-            )
-        done.append(free[0])
-        left.remove(free[0])
-    return tuple(done)
-
-
-def _depends(dependent: Step, step: Step) -> bool:
-    resource = dependent.manifest.resource
-    return (
-        bool(resource) and resource in step.manifest.cascades and dependent.manifest.resource != step.manifest.resource
-    )
-
-
 def require_accepted(plan: Plan, accepted: Sequence[str]) -> None:
     """Raises LossNotAcceptedError naming each loss of the plan that was not accepted by name."""
     missing = [loss for loss in plan.losses if loss not in set(accepted)]
     if missing:
         raise LossNotAcceptedError(
             f"the plan cannot take back {', '.join(missing)}: {ManifestVerdict.PARTIAL_ROLLBACK_REQUIRES_HUMAN.value}.",
-            next_step="A person accepts each by name (`accept_losses=[…]`, `--accept-loss`), or it is left alone.",
+            next_step="A person accepts each by name (`accept_losses=[…]`, `--accept-loss`), or it is left alone. "
+            "An operation that is named stands on what is undone: undo it as well, in the same plan.",
             field="losses",
             losses=missing,
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -14,7 +15,10 @@ _WAY_ON = (
     "Let each effect stand by name (`ledger.adopt`, `fencepost branch adopt`), or undo it outside and record "
     "that with `fencepost in-doubt resolve … --compensated`."
 )
-_NO_WAY_ON = "Let an operator see to it outside: what carries no op id can be neither adopted nor undone here."
+_NO_WAY_ON = (
+    "What carries no op id can be neither adopted nor undone here: let an operator see to it outside, and take note of "
+    "each call (`ledger.acknowledge_call`, `fencepost branch acknowledge AGENT SESSION SEQ`)."
+)
 _TOLD = 5
 """How many effects an error message spells out; the verdict has them all."""
 
@@ -49,6 +53,7 @@ class BranchEffect:
 
     Attributes:
         status: of the operation; "reported" for a call.
+        session_id, seq: of the fact that tells of it; what `acknowledge` asks for is those of a call.
         relied_on_by: branches ("agent/branch") and operators for whom it stands.
         why: what keeps it from being free, adopted, or undone; "" if nothing does.
         time_ms: when it was done, by the clock of its session.
@@ -58,6 +63,7 @@ class BranchEffect:
     tool: str
     effect_class: EffectClass
     status: str
+    session_id: str = ""
     seq: int = 0
     round: int = 1
     version: str = ""
@@ -69,9 +75,14 @@ class BranchEffect:
         """As plain data."""
         return {
             "op_id": self.op_id, "tool": self.tool, "effect_class": self.effect_class.value,
-            "status": self.status, "seq": self.seq, "round": self.round, "version": self.version,
-            "relied_on_by": list(self.relied_on_by), "why": self.why, "time_ms": self.time_ms,
+            "status": self.status, "session_id": self.session_id, "seq": self.seq, "round": self.round,
+            "version": self.version, "relied_on_by": list(self.relied_on_by), "why": self.why, "time_ms": self.time_ms,
         }  # fmt: skip
+
+
+_NONE = BranchEffect(op_id="", tool="", effect_class=EffectClass.UNKNOWN, status="")
+_COMES_TO = {ObligationKind.ORPHAN: PruneKind.VIOLATION, ObligationKind.CALL_OUTSIDE_LEDGER: PruneKind.VIOLATION}
+"""What an open obligation makes of a prune; any other one makes it OPEN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +99,9 @@ class PruneVerdict:
         orphans: committed, relied on by nobody, and nothing undoes them.
         undecided: in doubt, still owned when they were fenced, being undone, or unreadable.
         violations: calls that were reported on the branch, are no reads, and carry no op id.
-        siblings: open obligations of other branches that were pruned from the same checkpoint: one that
-            was adopted by a branch is open again once that is pruned as well.
+        completed: open obligations of branches that were pruned before, of this agent or of another: effects on
+            which this branch relied, and nobody does any more. They count as its own for `kind`.
+        siblings: open obligations of all other branches that were pruned from the same checkpoint.
         dry_run: the branch was neither closed nor fenced; `age_s` says how old what was looked at is.
     """
 
@@ -106,6 +118,7 @@ class PruneVerdict:
     orphans: tuple[BranchEffect, ...] = ()
     undecided: tuple[BranchEffect, ...] = ()
     violations: tuple[BranchEffect, ...] = ()
+    completed: tuple[OpenObligation, ...] = ()
     siblings: tuple[OpenObligation, ...] = ()
     dry_run: bool = False
     age_s: float = 0.0
@@ -131,22 +144,32 @@ class PruneVerdict:
 
     @property
     def obligations(self) -> tuple[Obligation, ...]:
-        """The same as the log records it."""
-        return tuple(Obligation(e.op_id, e.tool, kind.value) for kind, e in self.open_effects)
+        """What is left to be done, with what it completed, as the log records it."""
+        own = (Obligation(e.op_id, e.tool, kind.value) for kind, e in self.open_effects)
+        return (*own, *(Obligation(o.op_id, o.tool, o.kind.value) for o in self.completed))
+
+    def with_others(self, *, completed: Iterable[OpenObligation], siblings: Iterable[OpenObligation]) -> PruneVerdict:
+        """This verdict, with what is open of other branches; see the attributes."""
+        found = tuple(completed)
+        kinds = {self.kind, *(_COMES_TO.get(o.kind, PruneKind.OPEN) for o in found)}
+        worst = next(kind for kind in (PruneKind.VIOLATION, PruneKind.OPEN, PruneKind.CLEARED) if kind in kinds)
+        return replace(self, kind=worst, completed=found, siblings=tuple(siblings))
 
     def raise_for_violation(self) -> PruneVerdict:
-        """This verdict; raises SpeculativeRollbackViolation when there are orphans or violations."""
+        """This verdict; raises SpeculativeRollbackViolation when it is one, naming orphans, completed ones, and calls."""
         if self.kind is not PruneKind.VIOLATION:
             return self
-        found = [*self.orphans, *self.violations]
+        completed = [_left_alone(o) for o in self.completed if o.kind is ObligationKind.ORPHAN]
+        orphans = (*self.orphans, *completed)
+        found = [*orphans, *self.violations]
         told = "; ".join(_named(effect) for effect in found[:_TOLD])
         more = f"; and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
         was = "would leave" if self.dry_run else "was pruned and left"
         raise SpeculativeRollbackViolation(
             f"branch {self.branch_id} of {self.agent_id} {was} behind what nothing takes back: "
             f"{told}{more}. Checkpoint {self.checkpoint_id} does not count as restored.",
-            next_step=_WAY_ON if self.orphans else _NO_WAY_ON,
-            orphans=self.orphans,
+            next_step=" ".join(way for way, some in ((_WAY_ON, orphans), (_NO_WAY_ON, self.violations)) if some),
+            orphans=orphans,
             violations=self.violations,
             verdict=self,
         )
@@ -164,6 +187,7 @@ class PruneVerdict:
             "prune_id": self.prune_id,
             **{name: [effect.to_dict() for effect in getattr(self, name)] for name in effects},
             "to_compensate": self.to_compensate.to_dict() if self.to_compensate else None,
+            "completed": [obligation.to_dict() for obligation in self.completed],
             "siblings": [obligation.to_dict() for obligation in self.siblings],
             "dry_run": self.dry_run,
             "age_s": round(self.age_s, 3),
@@ -174,8 +198,16 @@ def _waits_for(effect: BranchEffect) -> ObligationKind:
     return ObligationKind.BEING_UNDONE if effect.status == "compensating" else ObligationKind.UNDECIDED
 
 
+def _left_alone(obligation: OpenObligation) -> BranchEffect:
+    """A completed orphan, with whose it is."""
+    branch = f"{obligation.agent_id}/{obligation.branch_id}"
+    why = f"branch {branch}, which was pruned before, did it, and nobody relies on it any more; {obligation.why}"
+    return replace(obligation.effect, why=why)
+
+
 def _named(effect: BranchEffect) -> str:
-    what = f"{effect.op_id or 'a call'} ({effect.tool or 'tool unknown'}, {effect.effect_class.value})"
+    call = f"a call of session {effect.session_id}, sequence {effect.seq}"
+    what = f"{effect.op_id or call} ({effect.tool or 'tool unknown'}, {effect.effect_class.value})"
     return f"{what}: {effect.why}" if effect.why else what
 
 
@@ -184,6 +216,7 @@ class OpenObligation:
     """One open obligation of a pruned branch, evaluated from what is applied now.
 
     Attributes:
+        effect: what it is about; without any name for a pruning that was left in the middle.
         since_ms: when it arose: the pruning, or the effect if that came later.
     """
 
@@ -196,12 +229,14 @@ class OpenObligation:
     version: str = ""
     why: str = ""
     since_ms: int = 0
+    effect: BranchEffect = _NONE
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return {
             "agent_id": self.agent_id, "branch_id": self.branch_id, "prune_id": self.prune_id,
             "op_id": self.op_id, "tool": self.tool, "kind": self.kind.value, "version": self.version,
+            "session_id": self.effect.session_id, "seq": self.effect.seq,
             "why": self.why, "since_ms": self.since_ms,
         }  # fmt: skip
 
@@ -213,7 +248,7 @@ def open_obligations(verdict: PruneVerdict, pruned: AgentFact, *, decided: bool)
         pruned: the fact that pruned it.
         decided: whether a decision on it stands in the log.
     """
-    place = {"agent_id": verdict.agent_id, "branch_id": verdict.branch_id, "prune_id": verdict.prune_id}
+    place: dict[str, Any] = {"agent_id": verdict.agent_id, "branch_id": verdict.branch_id, "prune_id": verdict.prune_id}
     found = [
         OpenObligation(
             **place,
@@ -223,6 +258,7 @@ def open_obligations(verdict: PruneVerdict, pruned: AgentFact, *, decided: bool)
             version=effect.version,
             why=effect.why,
             since_ms=max(pruned.time_ms, effect.time_ms),
+            effect=effect,
         )
         for kind, effect in verdict.open_effects
     ]

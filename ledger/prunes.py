@@ -30,10 +30,11 @@ from .facts import AgentFact, EffectClass, EffectFact
 from .guard import SeenOperation
 from .lineage import Agent, Branch
 from .operations import Attempt, AttemptState, Operation, Status, skips_confirmation
-from .plans import Plan, Step, ordered, step_of
+from .plan_order import LeftStanding, ordered
+from .plans import Plan, Step, step_of
 from .positions import Position
 from .prune_verdicts import BranchEffect, PruneKind, PruneVerdict
-from .reliance import Witness, relied_on_by
+from .reliance import Branches, Witness, relied_on_by
 from .watermarks import Point
 
 _NEVER_RAN = frozenset({AttemptState.FAILED, AttemptState.OVERRULED, AttemptState.REJECTED})
@@ -60,6 +61,7 @@ class PruneEvidence:
         absorbed: (op_id, round) → the places (epoch, seq) where sessions of the agent absorbed it.
         calls: reported calls that did not go through the ledger.
         others: of other agents that adopted one of the operations, whose log is at hand.
+        leaving: branches that go away with what asks, besides this one: they rely on nothing any more.
     """
 
     ledger_id: str
@@ -70,6 +72,7 @@ class PruneEvidence:
     absorbed: Mapping[tuple[str, int], Sequence[Point]] = field(default_factory=dict)
     calls: Sequence[AgentFact] = ()
     others: Sequence[Witness] = ()
+    leaving: Branches = frozenset()
 
 
 def examine(evidence: PruneEvidence) -> PruneVerdict:
@@ -137,6 +140,10 @@ def _prune_id(evidence: PruneEvidence) -> str:
 def _plan(evidence: PruneEvidence, operations: Sequence[Operation], steps: Mapping[str, Step]) -> Plan | None:
     if not steps:
         return None
+    place = (evidence.agent.agent_id, evidence.branch.branch_id)
+    mine = [seen.operation for seen in evidence.operations if seen.operation.done_by_branch == place]
+    left = LeftStanding(mine, agent=evidence.agent, undone=steps)
+    steps = {o.op_id: replace(steps[o.op_id], leaves=left.upon(o)) for o in operations}
     return Plan(
         ledger_id=evidence.ledger_id,
         agent_id=evidence.agent.agent_id,
@@ -144,7 +151,7 @@ def _plan(evidence: PruneEvidence, operations: Sequence[Operation], steps: Mappi
         cause="prune",
         cause_id=_prune_id(evidence),
         checkpoint_id=evidence.branch.fork_checkpoint,
-        steps=ordered(operations, steps),
+        steps=ordered(operations, steps, agent=evidence.agent),
     )
 
 
@@ -196,7 +203,7 @@ def _present(
     if op.status is not Status.COMMITTED:
         return Fate.UNDECIDED, _effect(seen, mine, why=_undecided(seen)), None
     own = Witness(evidence.agent, evidence.paths, evidence.absorbed)
-    leaving = frozenset({(evidence.agent.agent_id, evidence.branch.branch_id)})
+    leaving = evidence.leaving | {(evidence.agent.agent_id, evidence.branch.branch_id)}
     relying = relied_on_by(op, [own, *evidence.others], leaving=leaving)
     if relying:
         return Fate.ADOPTED, _effect(seen, mine, relied_on_by=relying), None
@@ -231,6 +238,7 @@ def _effect(
         tool=op.tool or (told.tool if told else ""),
         effect_class=op.effect_class if op.first or not told else told.effect_class,
         status=status or ("unsafe" if seen.unsafe else "in doubt" if ended else op.status.value),
+        session_id=told.session_id if told else "",
         seq=told.seq if told else 0,
         round=op.round,
         version=op.version,
@@ -256,6 +264,7 @@ def _call(call: AgentFact) -> BranchEffect:
         tool=call.tool,
         effect_class=call.effect_class,
         status="reported",
+        session_id=call.session_id,
         seq=call.seq,
         why="it was called outside the ledger and carries no op id",
         time_ms=call.time_ms,

@@ -3,7 +3,7 @@
     1. publish PRUNED on top of what is known under the branch's key, and wait until it is applied:
        from here on no session opens on the branch, nobody forks from it, and its session is over
     2. fence the branch in every effects partition (the epoch is the position of PRUNED) and wait
-    3. gather what stands before the fences and let `prunes.examine` say what is left behind
+    3. gather what stands before the fences, and say what is left behind (`pruned_branches.py`)
     4. publish PRUNE_DECIDED with the obligations, unless the last one says the same, and wait
 Called again, it goes on where it was, or looks anew: what turned up since is an obligation as well.
 """
@@ -11,23 +11,20 @@ Called again, it goes on where it was, or looks anew: what turned up since is an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from . import log_keys, speculation
+from . import log_keys
 from . import projection as docs
 from .engine import Engine
-from .errors import InvalidArgumentError, NotFoundError, RollbackPendingError
+from .errors import InvalidArgumentError, NotFoundError
 from .facts import AgentFact, AgentKind
 from .lineage import Branch
 from .positions import Position, Topic
-from .prune_verdicts import OpenObligation, PruneVerdict, open_obligations
-from .prunes import PruneEvidence, by_branch, examine
-from .reliance import standing_paths
-from .rollbacks import withdraw_if_stale
+from .prune_verdicts import PruneVerdict
+from .pruned_branches import left_behind
+from .rollbacks import pending_error, withdraw_if_stale
 from .verdicts import NOBODY, Word
 from .view import AgentView, age_s
-from .witnesses import witnesses_elsewhere
 
 RECORDED = 100
 """How many obligations a decision spells out in the log. What is open is always looked at anew."""
@@ -56,9 +53,9 @@ async def prune(engine: Engine, agent_id: str, branch_id: str, *, word: Word = N
     await _fence(engine, agent_id, branch, deadline=deadline)
     view = await engine.view.agent(agent_id)
     branch = view.agent.branches[branch_id]
-    verdict, *beside = await _verdicts(engine, view, [branch, *_pruned_siblings(view, branch)])
+    verdict = await left_behind(engine, view, branch)
     await _record(engine, branch, verdict, word=word, deadline=deadline)
-    return replace(verdict, siblings=tuple(obligations_of(view, beside)))
+    return verdict
 
 
 async def preview(engine: Engine, agent_id: str, branch_id: str) -> PruneVerdict:
@@ -70,14 +67,8 @@ async def preview(engine: Engine, agent_id: str, branch_id: str) -> PruneVerdict
     """
     view = await engine.view.known_agent(agent_id)
     branch = _prunable(view, branch_id)
-    verdict, *beside = await _verdicts(engine, view, [branch, *_pruned_siblings(view, branch)])
-    siblings = tuple(obligations_of(view, beside))
-    return replace(verdict, siblings=siblings, dry_run=True, age_s=age_s(view.header))
-
-
-def _pruned_siblings(view: AgentView, branch: Branch) -> list[Branch]:
-    others = [b for b in view.agent.branches.values() if b.pruned and b.branch_id != branch.branch_id]
-    return [b for b in others if b.fork_checkpoint == branch.fork_checkpoint]
+    verdict = await left_behind(engine, view, branch)
+    return replace(verdict, dry_run=True, age_s=age_s(view.header))
 
 
 def _prunable(view: AgentView, branch_id: str) -> Branch:
@@ -100,7 +91,8 @@ def _prunable(view: AgentView, branch_id: str) -> Branch:
 async def _require_no_rollback(engine: Engine, view: AgentView, branch_id: str, *, deadline: float) -> None:
     """Raises RollbackPendingError; a rollback whose guard is gone is withdrawn first."""
     agent_id = view.agent.agent_id
-    if not _pending(view, branch_id):
+    pending = view.agent.pending
+    if pending is None or branch_id not in pending.branches:
         return
     if await withdraw_if_stale(engine, view):
 
@@ -110,11 +102,7 @@ async def _require_no_rollback(engine: Engine, view: AgentView, branch_id: str, 
         soon = min(deadline, engine.clock.monotonic() + WITHDRAWAL_S)
         if await engine.wait_until(engine.view.agents_partition(agent_id), decided, deadline=soon):
             return
-    raise RollbackPendingError(
-        f"branch {branch_id} of {agent_id} cannot be pruned now: a rollback of it is being decided.",
-        next_step="Wait for the decision; see `fencepost agents show`.",
-        rollback_id=_pending(view, branch_id),
-    )
+    raise pending_error(f"branch {branch_id} of {agent_id} cannot be pruned now", pending, view.header.now_ms)
 
 
 def _pending(view: AgentView, branch_id: str) -> str:
@@ -164,35 +152,6 @@ async def _fenced(engine: Engine, agent_id: str, branch_id: str, epoch: Position
     return all(at is not None and at >= epoch for at in epochs)
 
 
-async def _verdicts(engine: Engine, view: AgentView, branches: Sequence[Branch]) -> list[PruneVerdict]:
-    """Step 3: the verdict on each of these branches of an agent, as it is applied now."""
-    agent = view.agent
-    operations, absorbed, calls = await asyncio.gather(
-        engine.view.agent_operations(agent.agent_id),
-        engine.view.absorbed(agent.agent_id),
-        engine.view.calls(agent.agent_id),
-    )
-    seen = [o.seen for o in operations]
-    others = await witnesses_elsewhere(engine, agent.agent_id, [o.operation for o in seen])
-    relevant = by_branch(agent.agent_id, seen, [branch.branch_id for branch in branches])
-    paths = standing_paths(agent)
-    return [
-        examine(
-            PruneEvidence(
-                engine.ledger_id,
-                agent,
-                branch,
-                paths,
-                operations=relevant[branch.branch_id],
-                absorbed=absorbed,
-                calls=calls,
-                others=others,
-            )
-        )
-        for branch in branches
-    ]
-
-
 async def _record(engine: Engine, branch: Branch, verdict: PruneVerdict, *, word: Word, deadline: float) -> None:
     """Step 4: the decision, unless the newest one says the same."""
     assert branch.pruned is not None  # noqa: S101 (step 1)
@@ -223,44 +182,3 @@ async def _record(engine: Engine, branch: Branch, verdict: PruneVerdict, *, word
 
     what = f"the decision on the pruned branch {agent_id}/{branch.branch_id}"
     await engine.applied(engine.view.agents_partition(agent_id), applied, deadline=deadline, beyond=offset, what=what)
-
-
-# -- what is open, and what speculation costs ------------------------------------------------
-
-
-async def pruned(engine: Engine, view: AgentView) -> list[PruneVerdict]:
-    """The verdict on every pruned branch of an agent, as it is applied now; fences nobody."""
-    branches = [b for b in view.agent.branches.values() if b.pruned]
-    return await _verdicts(engine, view, branches) if branches else []
-
-
-async def obligations(engine: Engine, agent_id: str | None = None) -> list[OpenObligation]:
-    """Open obligations of pruned branches, of one agent or of all, oldest first. Raises NotFoundError."""
-    found: list[OpenObligation] = []
-    for view in await _views(engine, agent_id):
-        found += obligations_of(view, await pruned(engine, view))
-    return sorted(found, key=lambda o: (o.since_ms, o.agent_id, o.branch_id, o.op_id))
-
-
-def obligations_of(view: AgentView, verdicts: Iterable[PruneVerdict]) -> list[OpenObligation]:
-    """The open obligations of an agent's pruned branches, given the verdicts on them."""
-    found: list[OpenObligation] = []
-    for verdict in verdicts:
-        request = view.agent.branches[verdict.branch_id].pruned
-        if request is not None:
-            found += open_obligations(verdict, request.fact, decided=bool(request.decisions))
-    return found
-
-
-async def report(engine: Engine, agent_id: str | None = None) -> speculation.SpeculationReport:
-    """What speculation left behind, by fan-out and prune rate. Raises NotFoundError."""
-    parts: list[speculation.Fork] = []
-    for view in await _views(engine, agent_id):
-        parts += speculation.forks_of(view.agent, await pruned(engine, view))
-    return speculation.summarise(parts, agent_id or "")
-
-
-async def _views(engine: Engine, agent_id: str | None) -> list[AgentView]:
-    if agent_id is not None:
-        return [await engine.view.known_agent(agent_id)]
-    return [await engine.view.agent(name) for name in await engine.view.agents()]

@@ -163,7 +163,8 @@ async def resolve(
     """Settle an operation, bound to the exact version that was looked at.
 
     Args:
-        outcome: COMMITTED, ABSENT, or COMPENSATED (a committed effect was undone outside).
+        outcome: COMMITTED, ABSENT, or COMPENSATED (a committed effect was undone outside). COMMITTED is also
+            the word on one that is committed and `sealable`, with `post_state_hash`.
         version: `Operation.version` as it was seen.
         risk_accepted: an operator takes the risk that an ABSENT effect still happens.
         post_state_hash: of what a COMMITTED effect left behind; seals how it is undone.
@@ -182,13 +183,17 @@ async def resolve(
     """
     view = await engine.view.operation(op_id)
     operation = view.operation
-    _require_resolvable(view, outcome, version)
+    sealing = outcome is Outcome.COMMITTED and bool(post_state_hash) and operation.sealable
+    _require_resolvable(view, outcome, version, sealing=sealing)
+    if sealing and operation.at_rest and result is not None:
+        raise _no_path("result", "the effect is committed, and its result was recorded with that")
     if outcome is Outcome.ABSENT and not (voided or risk_accepted):
         _require_past(view)
     form, data = ResultForm.NONE, None
     if outcome is Outcome.COMMITTED and result is not None:
         form, data, _ = encode_result(result, engine.limits.max_result_bytes)
-    sealed = _sealed(operation, outcome, data, post_state_hash=post_state_hash, payload=payload)
+    told = operation.result if operation.status is Status.COMMITTED else data
+    sealed = _sealed(operation, outcome, told, post_state_hash=post_state_hash, payload=payload)
     await inverses.require_word(engine, view, outcome)
     fact = EffectFact(
         kind=EffectKind.RESOLVED,
@@ -233,9 +238,7 @@ def _sealed(
 
 
 def _no_path(field: str, why: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{field}: {why}.", next_step="Leave it out; without it nobody undoes the effect by a plan.", field=field
-    )
+    return InvalidArgumentError(f"{field}: {why}.", next_step="Leave it out.", field=field)
 
 
 def _lost(operation: Operation) -> tuple[str, ...]:
@@ -278,14 +281,14 @@ _ALLOWED = {
 }
 
 
-def _require_resolvable(view: OperationView, outcome: Outcome, version: str) -> None:
+def _require_resolvable(view: OperationView, outcome: Outcome, version: str, *, sealing: bool = False) -> None:
     operation = view.operation
     if not view.facts and not view.seen.unsafe:
         raise not_in_ledger(operation.op_id)
     if operation.version != version:
         raise moved(operation.op_id, version, operation.version)
     plain = operation.status in {Status.FREE, Status.COMMITTED} and outcome is not Outcome.COMPENSATED
-    needless = plain and not view.seen.unsafe and not operation.needs_attention
+    needless = plain and not view.seen.unsafe and not operation.needs_attention and not sealing
     if operation.status not in _ALLOWED.get(outcome, set()) or needless:
         raise InvalidArgumentError(
             f"outcome: {outcome.value} does not apply to {operation.op_id}, which is {operation.status.value}.",

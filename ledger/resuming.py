@@ -126,7 +126,6 @@ async def _gather(engine: Engine, agent_id: str, asked: Question) -> Found:
         return [one.call for one in await engine.view.reported(agent_id)]
 
     evidence = await gather(engine, view, asked.checkpoint_id, calls=calls)
-    evidence = replace(evidence, operations=[*evidence.operations, *evidence.elsewhere], elsewhere=())
     known = {seen.operation.op_id for seen in evidence.operations}
     wanted = [dependency.reference for dependency in asked.depends_on if dependency.reference not in known]
     others = await those_of_the_ledger(engine, wanted)

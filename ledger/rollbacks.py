@@ -20,7 +20,7 @@ from dataclasses import replace
 from . import log_keys
 from . import projection as docs
 from .basis import looked_outside, watched
-from .engine import Engine
+from .engine import Engine, here
 from .errors import (
     FencepostError,
     InvalidArgumentError,
@@ -35,6 +35,7 @@ from .lineage import Rollback
 from .operations import Status
 from .ports import DocumentKey
 from .previews import Asked
+from .processes import has_ended
 from .verdicts import NOBODY, Policy, Reason, ReasonKind, Verdict, VerdictKind, WayOn, Word
 from .view import AgentView, age_s
 from .watermarks import Watermark
@@ -44,7 +45,7 @@ _REASONS = 50
 WITHDRAW_S = 2.0
 """How long a guard that gave up tries to say so."""
 STALE_ROLLBACK_S = 60.0
-"""A rollback that nobody decided for so long may be withdrawn by whoever needs the branch."""
+"""A rollback that nobody decided for so long may be withdrawn by whoever needs the branch; at once, if its process has ended."""
 UNDER_WAY_S = 1.0
 """How long an effect that looks owned, or another rollback, is looked at again: its end may be written and not applied yet."""
 
@@ -88,11 +89,7 @@ async def authorize(
     if early.kind is VerdictKind.REFUSE and not all(reason.kind in transient for reason in early.reasons):
         return replace(early, by=word.by, evidence=word.evidence)
     if (pending := view.agent.pending) is not None:  # a request would be rejected: nothing is written for that
-        raise RollbackPendingError(
-            f"the rollback of {agent_id} was not accepted: rollback {pending.rollback_id} is being decided.",
-            next_step="Look with `fencepost agents show`, then decide anew.",
-            rollback_id=pending.rollback_id,
-        )
+        raise pending_error(f"the rollback of {agent_id} was not accepted", pending, view.header.now_ms)
     rollback_id = engine.new_id()
     try:
         rollback = await _request(engine, view, evidence, policy, rollback_id=rollback_id, word=word, deadline=deadline)
@@ -130,13 +127,46 @@ async def withdraw(engine: Engine, agent_id: str, branch_id: str, rollback_id: s
 
 
 async def withdraw_if_stale(engine: Engine, view: AgentView) -> bool:
-    """Decide, as withdrawn, a rollback whose guard is gone; the first decision counts. Whether that was due."""
+    """Decide, as withdrawn, a rollback whose guard is gone; the first decision counts. Whether that was due.
+
+    Its guard is gone if its process has ended, where that can be told, or else after STALE_ROLLBACK_S. A guard that
+    lives all the same finds its rollback withdrawn, and authorises nothing.
+    """
     pending = view.agent.pending
-    if pending is None or view.header.now_ms - pending.fact.time_ms < STALE_ROLLBACK_S * 1000:
+    if pending is None:
+        return False
+    waiting = view.header.now_ms - pending.fact.time_ms < STALE_ROLLBACK_S * 1000
+    if waiting and not has_ended(pending.fact.host, pending.fact.pid):
         return False
     agent_id = view.agent.agent_id
     await withdraw(engine, agent_id, pending.branch_id, pending.rollback_id, why="its guard did not decide")
     return True
+
+
+def pending_error(lead: str, pending: Rollback, now_ms: int) -> RollbackPendingError:
+    """The error of who finds a rollback that is being decided: by whom, since when, and when it is given up.
+
+    Args:
+        lead: what cannot be done for it.
+        now_ms: by the store's clock.
+    """
+    fact = pending.fact
+    age_s = max(0.0, (now_ms - fact.time_ms) / 1000)
+    left_s = max(0.0, STALE_ROLLBACK_S - age_s)
+    where = f"process {fact.pid} on {fact.host}" if fact.host else "a process that is not named"
+    word = f", which {fact.by} asked for" if fact.by else ""
+    return RollbackPendingError(
+        f"{lead}: rollback {pending.rollback_id} to {fact.checkpoint_id}{word}, is being decided by {where}, "
+        f"for {age_s:.0f} s now.",
+        next_step=f"Wait for the decision. Once its process has ended, or in {left_s:.0f} s, whoever asks withdraws it. "
+        "See `fencepost agents show`.",
+        rollback_id=pending.rollback_id,
+        host=fact.host,
+        pid=fact.pid,
+        by=fact.by,
+        since_ms=fact.time_ms,
+        left_s=round(left_s, 3),
+    )
 
 
 async def preview(
@@ -174,7 +204,7 @@ async def _preview(engine: Engine, asked: Asked) -> Verdict:
     view, applied = await glance(engine, agent_id, checkpoint_id, branch_id=branch_id)
     evidence = await _with_restored(engine, applied, restored)
     verdict = await _judged(engine, evidence, policy)
-    outlook = {s.operation.op_id: _outlook(s) for s in unknown_effects(evidence)}
+    outlook = {s.operation.op_id: _outlook(s, agent_id) for s in unknown_effects(evidence)}
     for call in unknown_calls(evidence):
         again = "a repeat does no harm" if is_harmless(call) else "no op id; cannot be undone by the ledger"
         outlook[f"call {call.seq} of {call.session_id} ({call.tool})"] = f"fires again: {again}"
@@ -192,7 +222,7 @@ async def _judged(engine: Engine, evidence: Evidence, policy: Policy) -> Verdict
     return decide(replace(evidence, state_hashes=hashes), policy)
 
 
-def _outlook(seen: SeenOperation) -> str:
+def _outlook(seen: SeenOperation, agent_id: str) -> str:
     operation = seen.operation
     if seen.unsafe or operation.status is Status.UNSAFE:
         return "held until settled"
@@ -204,6 +234,9 @@ def _outlook(seen: SeenOperation) -> str:
         again = "held until settled"
     if operation.harmless:
         return again
+    other, _ = operation.done_by_branch
+    if other not in {"", agent_id}:
+        return f"{again}; it stands for {other}, which did it"
     undo = "can be compensated" if operation.sealed_manifest else "cannot be undone"
     return f"{again}; {undo}"
 
@@ -218,8 +251,9 @@ async def _gather(
 async def _with_restored(engine: Engine, evidence: Evidence, restored: str) -> Evidence:
     """With what the restored state says, and with who else relies on the effects."""
     claimed, problem = _claimed(restored)
-    operations = [seen.operation for seen in evidence.operations]
-    others = await witnesses_elsewhere(engine, evidence.agent.agent_id, operations)
+    agent_id = evidence.agent.agent_id
+    own = [s.operation for s in evidence.operations if s.operation.done_by_branch[0] == agent_id]  # no other is undone
+    others = await witnesses_elsewhere(engine, agent_id, own)
     mark = None if problem else evidence.mark
     return replace(
         evidence,
@@ -264,6 +298,7 @@ async def _request(
     """Step 1. Raises RollbackPendingError, NotFoundError, StaleProjectionError."""
     agent_id = evidence.agent.agent_id
     branch = view.agent.branches[evidence.branch_id]
+    host, pid = here()
     fact = AgentFact(
         kind=AgentKind.ROLLBACK_REQUESTED,
         agent_id=agent_id,
@@ -275,6 +310,8 @@ async def _request(
         policy=policy.value,
         by=word.by,
         evidence=word.evidence,
+        host=host,
+        pid=pid,
         time_ms=engine.clock.wall_ms(),
     )
     offset = await engine.publish_agent(log_keys.rollback(agent_id, rollback_id), fact)

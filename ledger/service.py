@@ -15,6 +15,7 @@ from . import (
     forks,
     listing,
     opening,
+    pruned_branches,
     pruning,
     quarantine,
     resolutions,
@@ -157,11 +158,11 @@ class Service:
 
     async def obligations(self, agent_id: str | None) -> list[OpenObligation]:
         """What pruned branches still ask for, oldest first."""
-        return await pruning.obligations(self.engine, agent_id)
+        return await pruned_branches.obligations(self.engine, agent_id)
 
     async def speculation_report(self, agent_id: str | None) -> SpeculationReport:
         """What speculation left behind, by fan-out."""
-        return await pruning.report(self.engine, agent_id)
+        return await pruned_branches.report(self.engine, agent_id)
 
     async def checkpoint(
         self,

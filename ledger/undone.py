@@ -13,7 +13,7 @@ from typing import Any
 
 from .facts import EffectFact, EffectKind
 from .lineage import Agent
-from .operations import Attempt, Operation, Status, compensation_op_id
+from .operations import Attempt, Operation, compensation_op_id
 from .positions import Position
 from .summaries import named
 from .verdicts import Blocker, Reason, ReasonKind
@@ -103,27 +103,6 @@ def undone_reasons(operations: Iterable[Operation], known: Knowledge, text: str)
     found = [(o, one) for o in operations if (one := undone_since(o, known)) is not None]
     told = named(text, [one.undo_op_id for _, one in found]) if text and found else set()
     return [_reason(operation, one) for operation, one in found if one.undo_op_id not in told]
-
-
-def being_undone_reasons(operations: Iterable[Operation], known: Knowledge) -> list[Reason]:
-    """A reason for each effect that is known as done, and is being undone now."""
-    under_way = [o for o in operations if o.status is Status.COMPENSATING and not o.harmless]
-    return [_being_undone(o) for o in under_way if known.done(o, o.round)]
-
-
-def _being_undone(operation: Operation) -> Reason:
-    agent_id, branch_id = operation.done_by_branch
-    text = f"{operation.op_id} ({operation.tool}), which {agent_id} did and the agent relies on, is being undone"
-    blocker = Blocker(
-        operation.op_id,
-        operation.tool,
-        0,
-        operation.effect_class,
-        operation.status.value,
-        branch_id,
-        round=operation.round,
-    )
-    return Reason(ReasonKind.EFFECT_BEING_UNDONE, text, blocker)
 
 
 def _reason(operation: Operation, one: UndoneEffect) -> Reason:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -121,6 +121,29 @@ class Reason:
         """As plain data."""
         effect = self.effect.to_dict() if self.effect else None
         return {"kind": self.kind.value, "text": self.text, "effect": effect}
+
+
+_UNSETTLED = {
+    ReasonKind.EFFECT_IN_DOUBT, ReasonKind.EFFECT_OWNED, ReasonKind.EFFECT_UNSAFE, ReasonKind.EFFECT_BEING_UNDONE,
+}  # fmt: skip
+_DONE = {ReasonKind.EFFECT_NOT_KNOWN, ReasonKind.EFFECT_ORDER_DEPENDENT, ReasonKind.TOO_MANY_EFFECTS}
+
+
+def ways_on(kind: VerdictKind, reasons: Sequence[Reason]) -> tuple[WayOn, ...]:
+    """What whoever gets this verdict can do; nothing where it authorises."""
+    if kind is VerdictKind.COMPENSATE_FIRST:
+        return (WayOn.COMPENSATE, WayOn.REPLAY_FORWARD, WayOn.OPERATOR)
+    if kind is not VerdictKind.REFUSE:
+        return ()
+    kinds = {reason.kind for reason in reasons}
+    if kinds == {ReasonKind.EFFECT_UNDONE}:
+        return (WayOn.NAME_UNDONE, WayOn.OPERATOR)
+    ways = [WayOn.SETTLE] if kinds & _UNSETTLED else []
+    if ReasonKind.EFFECT_UNDONE in kinds:
+        ways.append(WayOn.NAME_UNDONE)
+    if kinds & _DONE:
+        ways.append(WayOn.COMPENSATE)
+    return (*ways, WayOn.REPLAY_FORWARD, WayOn.OPERATOR)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """What DESIGN says about a few agents, branches, and operations, in plain sets: no fact, no log, no epoch.
 
 A session knows the effects that it began, did, or was told of, and those that the point knew from which it resumed. A
-checkpoint is what its session knew. Going back to it is safe if nothing that its agent did, and that still stands, is missing,
-and nothing that it has as done was undone since.
+checkpoint is what its session knew. Going back to it is safe if nothing that its agent did or was told of, and that still
+stands, is missing, and nothing that it has as done was undone since.
 """
 
 from __future__ import annotations
@@ -61,12 +61,13 @@ class Branch:
 
 @dataclass(eq=False)
 class Operation:
-    """An operation. `did`: which agent, in this round. `ran`: round → how often its effect happened."""
+    """An operation. `did`, `told`: which agent, in this round, and which were given its result. `ran`: round → how often its effect happened."""
 
     key: str
     status: str = "free"
     round: int = 1
     did: str = ""
+    told: set[str] = field(default_factory=set)
     result: int = 0
     ran: dict[int, int] = field(default_factory=dict)
 
@@ -113,13 +114,15 @@ class Reference:
         self.operations[key].status = "in doubt"
 
     def absorbed(self, key: str, life: Life) -> None:
-        """A session was told the result of what another one did."""
+        """A session was told the result of what another one did; also one that was taken over from: its process goes on."""
         life.knows.add(self.operations[key].done)
+        self.operations[key].told.add(life.branch.agent)
 
     def undone(self, key: str) -> None:
         op = self.operations[key]
         op.round += 1
         op.status = "free"
+        op.told.clear()
 
     # -- branches ----------------------------------------------------------------------
 
@@ -153,11 +156,11 @@ class Reference:
         return {op.key for op in self.operations.values() if op.did == agent and op.status in {"owned", "in doubt"}}
 
     def missing(self, agent: str, mark: Mark) -> set[str]:
-        """What the agent did, and the checkpoint does not know."""
+        """What the agent did or was told of, and the checkpoint does not know."""
         return {
             op.key
             for op in self.operations.values()
-            if op.did == agent and op.status == "committed" and op.done not in mark.knows
+            if agent in {op.did, *op.told} and op.status == "committed" and op.done not in mark.knows
         }
 
     def lost(self, mark: Mark) -> set[str]:

@@ -110,7 +110,7 @@ def test_what_a_sibling_relies_on_stands(world: World, ledger: Ledger) -> None:
         verdict = crew.prune("a")
         assert (verdict.kind, verdict.adopted[0].relied_on_by) == (PruneKind.CLEARED, (f"{world.agent}/b",))
         other = crew.prune("b")
-        assert (other.kind, other.restored) == (PruneKind.CLEARED, False)
+        assert (other.kind, other.restored) == (PruneKind.VIOLATION, False)  # it was the last that relied on it
         assert [(o.branch_id, o.op_id) for o in other.siblings] == [("a", crew.op_id("ticket"))]
         assert [o.kind for o in ledger.obligations(world.agent)] == [ObligationKind.ORPHAN]
         assert crew.do("d", "ticket") == {"by": "a"}  # adopted by the last one that is left

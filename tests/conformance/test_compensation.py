@@ -80,7 +80,7 @@ def test_a_plan_that_is_done_is_not_done_again(refunds: Refunds, ledger: Ledger,
 
 
 def test_dependents_are_undone_first(refunds: Refunds, world: World, ledger: Ledger) -> None:
-    """What was done to a resource that another effect names as its cascade goes first, although it was done first."""
+    """Of two branches nobody can tell whose effect came first: what changed a resource that the other names as its cascade goes first."""
     order: list[str] = []
 
     @ledger.compensator(refunds.action, state_hash=lambda _: "h")
@@ -103,9 +103,11 @@ def test_dependents_are_undone_first(refunds: Refunds, world: World, ledger: Led
 
     with ledger.session(world.agent) as session:
         session.checkpoint("c")
-        do(session, "note", "crm")
-        do(session, "order", "order", ("crm",))
-        do(session, "other", "other")
+        with session.fork("b", checkpoint="c") as beside:
+            do(session, "note", "crm")
+            do(beside, "order", "order", ("crm",))
+            do(beside, "other", "other")
+        ledger.prune_branch(world.agent, "b")
     plan = ledger.authorize_rollback(world.agent, checkpoint="c").plan
     assert plan is not None
     ledger.compensate(plan, approved_by="alice")

@@ -83,6 +83,54 @@ def test_a_resolution_seals_only_what_its_intent_tells(refunds: Refunds, world: 
     assert ledger.operation(op_id).operation.status is Status.IN_DOUBT
 
 
+@pytest.mark.parametrize("how", ["by a word without it", "by its own commit"])
+def test_what_was_committed_unsealed_is_sealed_later(refunds: Refunds, world: World, ledger: Ledger, how: str) -> None:
+    """C6: its intent tells how it is undone, and a person what it left behind; the result stays, and nothing is sealed twice."""
+    path = UndoPath(action=refunds.action, pre_state_hash="before", payload={"id": 1})
+    with ledger.session(world.agent) as session:
+        session.checkpoint("c")
+        options: dict[str, Any] = {"kind": EffectClass.COMPENSATABLE, "undo": path}
+        with session.attempt("billing.refund", key=world.key("a"), **options) as attempt:
+            assert attempt.owned
+            if how == "by its own commit":
+                attempt.commit({"id": 7})
+            else:
+                attempt.doubt()
+    op_id = refunds.op_id("a")
+    who: dict[str, Any] = {"by": "ann", "evidence": "seen in the books"}
+    if how == "by a word without it":
+        version = world.status(op_id, Status.IN_DOUBT).version
+        ledger.resolve(op_id, outcome="committed", version=version, result={"id": 7}, **who)
+    before = world.status(op_id, Status.COMMITTED)
+    assert before.sealable
+    with pytest.raises(ManifestError, match="no sealed manifest") as caught:
+        ledger.plan_compensation([op_id])
+    assert "--post-state-hash" in caught.value.next_step
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({}, "outcome"),
+        ({"post_state_hash": "after", "result": {"id": 8}}, "result"),
+    ]
+    for bad, field in refused:
+        with pytest.raises(InvalidArgumentError) as wrong:
+            ledger.resolve(op_id, outcome="committed", version=before.version, **who, **bad)
+        assert wrong.value.field == field
+    told = ledger.resolve(op_id, outcome="committed", version=before.version, post_state_hash="after", **who)
+    assert (told.status, told.result, told.sealable) == (Status.COMMITTED, before.result, False)
+    assert told.version != before.version
+    with pytest.raises(InvalidArgumentError, match="does not apply"):
+        ledger.resolve(op_id, outcome="committed", version=told.version, post_state_hash="other", **who)
+
+    @ledger.compensator(refunds.action, state_hash=lambda _: "after")
+    def undo(op: Any, payload: Any, idempotency_key: str) -> None:
+        del op, payload, idempotency_key
+
+    verdict = ledger.authorize_rollback(world.agent, checkpoint="c")
+    assert verdict.kind is VerdictKind.COMPENSATE_FIRST
+    assert verdict.plan is not None
+    ledger.compensate(verdict.plan, approved_by="alice")
+    assert refunds.operation("a").round == 2
+
+
 # -- sealing -------------------------------------------------------------------------------
 
 

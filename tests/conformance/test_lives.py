@@ -171,7 +171,7 @@ class Lives(RuleBasedStateMachine):
             self.calls.append(Call(attempt, key, attempt.round, life))
         else:
             assert attempt.result == op.result
-            self.reference.absorbed(key, life)
+            self.absorbed(key, life)
 
     @rule(which=some, key=st.sampled_from(KEYS))
     @precondition(lambda self: self.speakers)
@@ -196,6 +196,12 @@ class Lives(RuleBasedStateMachine):
             return
         assert not attempt.owned
         assert (op.status, attempt.result) == ("committed", op.result)
+        self.absorbed(key, life)
+
+    def absorbed(self, key: str, life: Life) -> None:
+        """From when that is written all points of the agent are compared with it; the call itself does not wait for it."""
+        until(lambda: not self.sessions[life].state.background)
+        self.reference.absorbed(key, life)
 
     @rule(which=some)
     @precondition(lambda self: any(not call.result for call in self.calls))

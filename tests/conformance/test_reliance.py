@@ -147,7 +147,7 @@ def test_an_adopter_of_another_agent_that_went_back_does_not_rely_on_it(world: W
             session.checkpoint("later")
             assert [e.relied_on_by for e in crew.prune("a").adopted] == [(f"{other}/main",)]
             assert f"{other}/main" in refused_plan(ledger, op_id)
-            assert ledger.authorize_rollback(other, checkpoint="before").authorised
+            assert ledger.authorize_rollback(other, checkpoint="before", policy="gated").authorised
         verdict = crew.prune("a")
         assert (verdict.adopted, crew.named(verdict.undoable)) == ((), ["effect"])
         assert ledger.plan_compensation([op_id]).steps[0].op_id == op_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -184,15 +185,33 @@ def test_rollback_that_nobody_decides_is_withdrawn(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["after ROLLBACK_REQUESTED", "after FENCED", "before ROLLBACK_DECIDED"])
+@pytest.mark.parametrize("here", [True, False], ids=["on this machine", "on another machine"])
 def test_guard_killed_before_its_decision(
-    world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, point: str
+    world: World, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, point: str, here: bool
 ) -> None:
-    """A process killed in the middle of its own rollback has authorised nothing; the branch can be opened again."""
+    """A process killed in the middle of its own rollback has authorised nothing; the branch can be opened again.
+
+    At once where it can be told that the process is gone; elsewhere after a while, and until then it is named.
+    """
     killed = {"do": "rollback", "id": "c", "die": point, "policy": "gated"}
     world.worker(charge("before"), {"do": "checkpoint", "id": "c"}, charge("after"), killed, armed=True).dies()
-    with pytest.raises(RollbackPendingError):
-        ledger.session(world.agent).open()
-    monkeypatch.setattr(rollbacks, "STALE_ROLLBACK_S", 0.0)
+    if not here:
+        monkeypatch.setattr(rollbacks, "has_ended", lambda *_: False)
+        pending = ledger.agent(world.agent).agent.pending
+        assert pending is not None
+        host, pid = pending.fact.host, pending.fact.pid
+        for work in (
+            lambda: ledger.session(world.agent).open(),
+            lambda: ledger.fork(world.agent, "b", checkpoint="c"),
+            lambda: ledger.authorize_rollback(world.agent, checkpoint="c", policy="gated"),
+        ):
+            with pytest.raises(RollbackPendingError, match=f"process {pid} on {re.escape(host)}") as caught:
+                work()
+            assert (caught.value.host, caught.value.pid, caught.value.since_ms) == (host, pid, pending.fact.time_ms)
+            assert 0 < caught.value.left_s <= rollbacks.STALE_ROLLBACK_S
+            assert f"in {caught.value.left_s:.0f} s" in caught.value.next_step
+        monkeypatch.setattr(rollbacks, "STALE_ROLLBACK_S", 0.0)
+    ledger.fork(world.agent, "b", checkpoint="c")
     with ledger.session(world.agent) as session:
         assert not any(r.authorised for r in ledger.agent(world.agent).agent.rollbacks.values())
         world.charge(session, "after")

@@ -70,7 +70,7 @@ GOLDEN: list[Golden] = [
     ("branch fork nightly plan-c --checkpoint c1", 0, "branch", BRANCH | {"agent_id"}, {}),
     ("branch prune nightly plan-b", 0, "prune", {
         "verdict", "restored", "agent_id", "branch_id", "checkpoint_id", "prune_id", "free", "adopted", "compensated",
-        "undoable", "orphans", "undecided", "violations", "to_compensate", "siblings",
+        "undoable", "orphans", "undecided", "violations", "to_compensate", "completed", "siblings",
         "dry_run", "age_s"}, {}),
     ("branch obligations nightly", 0, "obligations", {"agent_id", "obligations"}, {}),
     ("branch report nightly", 0, "speculation", {"agent_id", "rows", "total"}, {"rows": {

@@ -109,6 +109,10 @@ def test_a_reported_call_and_its_way_out(run: Run, url: str) -> None:
         assert all(word in text for word in ("carol", "lost"))
     text = run("agents", "show", "nightly").stdout
     assert all(word in text for word in ("Reported calls", call["session_id"], "bob", "its history"))
+    [open_] = answer(run("branch", "obligations", "--json"))["obligations"]
+    assert (open_["session_id"], open_["seq"]) == (call["session_id"], call["seq"])
+    for words in ("obligations", "prune nightly plan-a", "list nightly"):
+        assert call["session_id"] in run("branch", *words.split()).stdout
     line = ("branch", "acknowledge", "nightly", call["session_id"], str(call["seq"]), "--json")
     error(run(*line, "--by", "dora", "--evidence", " "), 2)
     error(run(*line[:3], "nowhere", "7", "--by", "dora", "--evidence", "e", "--json"), 5)
@@ -120,6 +124,24 @@ def test_a_reported_call_and_its_way_out(run: Run, url: str) -> None:
     assert answer(run("branch", "obligations", "--json"))["obligations"] == []
     assert answer(run("branch", "prune", "nightly", "plan-a", "--json"))["restored"]
     assert run("projector", "verify").exit_code == 0
+
+
+@pytest.mark.usefixtures("left_behind")
+def test_the_last_branch_that_relied_on_an_orphan(run: Run, url: str) -> None:
+    """Exit 3, from the dry run on: nobody is left for whom the pruned branch's mail would stand."""
+    with Ledger.open(url) as ledger, ledger.session("nightly", "plan-b") as branch:
+        with branch.attempt("mail.send", key="99", kind=EffectClass.IRREVERSIBLE) as attempt:
+            assert not attempt.owned
+        assert ledger.prune_branch("nightly", "plan-a").restored
+    line = ("branch", "prune", "nightly", "plan-b")
+    for extra in (("--dry-run",), (), ()):
+        told = answer(run(*line, *extra, "--json"), 3)
+        assert (told["verdict"], told["restored"]) == ("VIOLATION", False)
+        assert [(o["kind"], o["op_id"], o["branch_id"]) for o in told["completed"]] == [("ORPHAN", MAIL, "plan-a")]
+        assert "the last that relied on it" in run(*line, *extra).stdout
+    adopt = ("branch", "adopt", MAIL, "--agent", "nightly", "--branch", "main", "--by", "alice", "--evidence", "right")
+    answer(run(*adopt, "--json"))
+    assert answer(run(*line, "--json"))["restored"]
 
 
 @pytest.mark.usefixtures("left_behind")

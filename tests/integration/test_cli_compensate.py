@@ -262,6 +262,11 @@ def test_an_inverse_in_doubt(run: Run, shop: Path) -> None:
     line = ("compensate", "run", "plan.json", "--by", "ann", "--evidence", "e", *ACCEPT, "--json")
     told = error(run(*line, *COMPENSATORS), 4)
     assert told["details"]["op_id"] == f"undo:{A2}:1"
+    for command in ("in-doubt", "ops"):
+        shown = run(command, "show", A2).stdout
+        assert "is being undone by plan" in shown
+        assert "nobody knows how" not in shown
+    assert "is being undone" in error(run("compensate", "plan", "--op", A2, "--json"), 3)["message"]
     assert "compensate run" in run("in-doubt", "show", A2).stdout
     assert answer(run("compensate", "list", "shop", "--json"))["plans"][0]["steps"][0]["state"] == "in doubt"
     (shop / "broken").unlink()
@@ -337,3 +342,19 @@ def test_resolving_seals(run: Run, url: str, shop: Path) -> None:
     plan = answer(run("compensate", "plan", "--op", op_id, "--json"))
     manifest = plan["steps"][0]["manifest"]
     assert (manifest["post_state_hash"], manifest["action"]["payload"]) == ("12", {"cents": 3})
+
+
+def test_a_commit_that_still_wants_its_seal(run: Run, url: str) -> None:
+    """`in-doubt show` writes out the line that seals it, before and after it is settled without the hash."""
+    with Ledger.open(url) as ledger, ledger.session("shop") as agent:
+        path = UndoPath(action="shop.recharge", pre_state_hash="before", payload={"cents": 5})
+        with agent.attempt("shop.refund", key="B1", kind=EffectClass.COMPENSATABLE, undo=path) as attempt:
+            attempt.doubt("timeout")
+    op_id = "shop.refund:B1"
+    assert any("--post-state-hash" in way for way in answer(run("in-doubt", "show", op_id, "--json"))["ways_on"])
+    resolve(run, op_id, "--committed")
+    told = answer(run("in-doubt", "show", op_id, "--json"))
+    assert any("--post-state-hash" in way for way in told["ways_on"])
+    assert json.loads(resolve(run, op_id, "--committed", "--post-state-hash", "after").stdout)["sealed"]
+    assert answer(run("compensate", "plan", "--op", op_id, "--json"))["verdict"] == "FULL_ROLLBACK_POSSIBLE"
+    assert not any("--post-state-hash" in way for way in answer(run("in-doubt", "show", op_id, "--json"))["ways_on"])

@@ -150,7 +150,8 @@ def harmful(case: Case, seen: SeenOperation) -> Iterator[str]:
 
 
 def _open_or_unknown(case: Case, op: Operation) -> Iterator[str]:
-    mine = op.owner is None or op.owner.intent.agent_id == "me"
+    own = op.owner is None or op.owner.intent.agent_id == "me"
+    mine = own or (op.op_id, op.round) in case.evidence.absorbed
     if op.status in {Status.OWNED, Status.IN_DOUBT} and mine:
         yield "may be happening"
     if op.status is Status.COMPENSATING and mine:

@@ -87,6 +87,22 @@ def test_what_another_agent_did_is_not_crossed(policy: Policy) -> None:
     assert decide(evidence(seen(*others)), policy).kind is VerdictKind.PROCEED
 
 
+def test_what_a_session_absorbed_of_another_agent_counts_like_its_own() -> None:
+    """From the absorption on the checkpoint knows it; an older one would go back over it. Only the present round counts."""
+    theirs = {"agent_id": "other", "branch_id": "plan", "epoch": Position(0, 9)}
+    one = seen(intended("x", seq=1, **theirs), committed("x", seq=2, **theirs))
+    for place, round_number, counts in ((5, 1, False), (6, 1, True), (6, 2, False)):
+        given = evidence(one, absorbed={(OP, round_number): [point(0, place)]})
+        strict, gated = decide(given, Policy.STRICT), decide(given, Policy.GATED)
+        assert kinds(strict) == ({ReasonKind.EFFECT_ADOPTED} if counts else set())
+        assert gated.kind is (VerdictKind.PROCEED_GATED if counts else VerdictKind.PROCEED)
+        assert [(e.op_id, e.seq, e.branch_id) for e in gated.crossed] == ([(OP, 6, "plan")] if counts else [])
+    open_again = seen(intended("x", seq=1, **theirs), committed("x", seq=2, **theirs), effect("UNKNOWN", "u"))
+    assert kinds(decide(evidence(open_again, absorbed={(OP, 1): [point(0, 3)]}), Policy.GATED)) == {
+        ReasonKind.EFFECT_UNSAFE
+    }
+
+
 @BOTH
 def test_what_a_session_absorbed_is_known_by_its_place(policy: Policy) -> None:
     """Whoever did it: the checkpoint knows it from the absorption on, in the same round only."""

@@ -59,16 +59,17 @@ def test_an_agent_whose_log_cannot_be_trusted_refuses(policy: Policy) -> None:
 
 @BOTH
 def test_what_was_absorbed_of_others_is_being_undone(policy: Policy) -> None:
-    """The checkpoint has it as done, and the next moment it is not: refused until that has ended, also if the state names it."""
+    """It counts like the agent's own, known or not: refused until that has ended, also if the state names it."""
     foreign = {"agent_id": "other", "epoch": Position(0, 9)}
     facts = (
         intended("x", seq=1, **foreign),
         committed("x", seq=2, **foreign),
         effect("COMPENSATING", "u", version="0.1"),
     )
-    for place, known in ((point(0, 4), True), (point(0, 6), False)):
-        shown = evidence(absorbed={("pay:1", 1): [place]}, elsewhere=[seen(*facts)], restored="undo:pay:1:1")
+    for place in (point(0, 4), point(0, 6)):
+        shown = evidence(absorbed={("pay:1", 1): [place]}, operations=[seen(*facts)], restored="undo:pay:1:1")
         verdict = decide(shown, policy)
-        assert kinds(verdict) == ({ReasonKind.EFFECT_BEING_UNDONE} if known else set())
-        assert verdict.authorised is not known
-        assert bool(effect_reasons(shown)) is known
+        assert kinds(verdict) == {ReasonKind.EFFECT_BEING_UNDONE}
+        assert "which other/main did and the agent relies on" in verdict.reasons[0].text
+        assert [reason.kind for reason in effect_reasons(shown)] == [ReasonKind.EFFECT_BEING_UNDONE]
+    assert decide(evidence(absorbed={("pay:1", 2): [point(0, 4)]}, operations=[seen(*facts)]), policy).authorised

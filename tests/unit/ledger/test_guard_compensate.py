@@ -143,8 +143,15 @@ def test_no_plan_while_something_else_stands_in_the_way() -> None:
     assert strict(done, mark=None, registered=False).plan is None
     undoing = effect("COMPENSATING", "u", op_id="t:a", version="0.1", plan_digest="p")
     assert kinds(strict(standing("t:a", 7, sealed("t:a"), undoing))) == {ReasonKind.EFFECT_BEING_UNDONE}
-    ring = [standing(f"t:{n}", 7 + n, sealed(f"t:{n}", resource=f"r{n}", cascades=(f"r{1 - n}",))) for n in range(2)]
-    assert strict(*ring).kind is VerdictKind.REFUSE
+    for epochs, kind in (((0, 0), VerdictKind.COMPENSATE_FIRST), ((0, 2), VerdictKind.REFUSE)):  # of two branches
+        ring = [
+            standing(
+                f"t:{n}", 7 + n, sealed(f"t:{n}", resource=f"r{n}", cascades=(f"r{1 - n}",)),
+                epoch=Position(0, epochs[n]), branch_id="b" if epochs[n] else "main",
+            )
+            for n in range(2)
+        ]  # fmt: skip
+        assert strict(*ring).kind is kind
 
 
 def test_gated_goes_on_without_undoing() -> None:

@@ -10,11 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.ledger.plan_kit import adopted, operation, sealed
+from unit.ledger.kit import at, forked, opened, token
+from unit.ledger.plan_kit import adopted, facts, operation, sealed
 
 from fencepost.ledger import InvalidArgumentError, LossNotAcceptedError, ManifestError, ManifestVerdict, Plan, Step
+from fencepost.ledger.facts import EffectClass
+from fencepost.ledger.lineage import fold_agent
+from fencepost.ledger.operation_fold import fold_operation
 from fencepost.ledger.operations import Operation, Status
-from fencepost.ledger.plans import load, ordered, recorded, require_accepted, step_of
+from fencepost.ledger.plan_order import MOST_LEFT, LeftStanding, ordered
+from fencepost.ledger.plans import load, recorded, require_accepted, step_of
 from fencepost.ledger.positions import Position
 
 
@@ -38,19 +43,78 @@ def test_steps_come_in_reverse_order_of_commit() -> None:
     assert names(plan_of(b, a, c)) == names(plan_of(a, c, b)) == ["t:c", "t:b", "t:a"]
 
 
-def test_dependents_come_first() -> None:
+def beside(number: int, **values: Any) -> dict[str, Any]:
+    """Of a branch of its own, whose session was opened at this position: of two nobody can tell which came first."""
+    return {"branch_id": f"b{number}", "epoch": Position(0, number), **values}
+
+
+def test_dependents_come_first_where_the_order_of_commit_cannot_be_told() -> None:
     """What changed a resource that another effect names as its cascade goes before that other one."""
-    base = operation("t:base", 9, sealed("t:base", resource="order", cascades=("crm",)))
-    top = operation("t:top", 2, sealed("t:top", resource="crm", cascades=("mail",)))
-    tip = operation("t:tip", 1, sealed("t:tip", resource="mail"))
+    base = operation("t:base", 2, sealed("t:base", resource="order", cascades=("crm",)), **beside(9))
+    top = operation("t:top", 2, sealed("t:top", resource="crm", cascades=("mail",)), **beside(5))
+    tip = operation("t:tip", 2, sealed("t:tip", resource="mail"), **beside(1))
+    other = operation("t:other", 2, sealed("t:other", resource="crm"), **beside(9, branch_id="b5"))
     assert names(plan_of(base, top, tip)) == ["t:tip", "t:top", "t:base"]
     assert names(plan_of(top, base)) == ["t:top", "t:base"]
+    assert names(plan_of(top, base, other)) == ["t:other", "t:top", "t:base"]
+
+
+def test_an_effect_that_reaches_into_the_resource_of_an_older_one_is_undone_first() -> None:
+    """In one session, in a later one of the branch, or in a branch that was forked from there: the order is known."""
+    invoice = sealed("t:invoice", resource="invoice")
+    older = operation("t:invoice", 2, invoice)
+    deleted = sealed("t:bill", resource="bill", cascades=("invoice",))
+    life = (opened("s1"), forked("b", token(0, 3)), opened("s2", token(0, 3, branch="b"), branch_id="b", segment="0.1"))
+    agent = fold_agent("agent", at(*life))
+    laters: list[dict[str, Any]] = [{}, {"epoch": Position(0, 1)}, {"epoch": Position(0, 2), "branch_id": "b"}]
+    for bill in (operation("t:bill", 9, deleted, **later) for later in laters):
+        steps = {one.op_id: step_of(one) for one in (older, bill)}
+        assert [s.op_id for s in ordered([older, bill], steps, agent=agent)] == ["t:bill", "t:invoice"]
+    bill = operation("t:bill", 9, deleted, **laters[-1])
+    beyond = operation("t:invoice", 4, invoice)  # behind the fork: who came first cannot be told
+    steps = {one.op_id: step_of(one) for one in (beyond, bill)}
+    assert [s.op_id for s in ordered([beyond, bill], steps, agent=agent)] == ["t:invoice", "t:bill"]
+
+
+def placed(op_id: str, seq: int, resource: str = "", *cascades: str, **values: Any) -> Operation:
+    """Committed, with its resource and cascades in its intent."""
+    return operation(op_id, seq, None, resource=resource, cascades=cascades, **values)
+
+
+def test_what_a_plan_leaves_standing() -> None:
+    """Built on an effect is what was not certainly done before it, and is on its resource or cascade, or reaches into its resource."""
+    user = placed("t:user", 5, "user", "mail")
+    built = [
+        placed("t:same", 7, "user"),
+        placed("t:hook", 9, "hook", "user"),
+        placed("t:mail", 11, "mail"),
+        placed("t:beside", 2, "user", **beside(7)),
+        fold_operation("t:doubt", at(*facts("t:doubt", 13, None, resource="user")[:1])),
+    ]
+    others = [
+        user,
+        placed("t:before", 3, "user"),
+        placed("t:third", 15, "third", "mail"),
+        placed("t:none", 17),
+        placed("t:read", 19, "user", effect_class=EffectClass.READ),
+        placed("t:undone", 21, "user"),
+        Operation("t:free"),
+    ]
+    left = LeftStanding([*built, *others], agent=None, undone={"t:user", "t:undone"})
+    assert left.upon(user) == tuple(sorted(one.op_id for one in built))
+    assert left.upon(placed("t:none", 1)) == ()
+    many = [placed(f"t:{n}", 30 + n, "user") for n in range(MOST_LEFT + 1)]
+    with pytest.raises(ManifestError, match=f"{len(many)} effects") as caught:
+        LeftStanding(many, agent=None, undone=()).upon(user)
+    assert caught.value.field == "leaves"
 
 
 def test_a_cycle_of_cascades_is_refused() -> None:
-    """No order undoes effects that each name the other's resource; all are named."""
+    """No order undoes effects that each name the other's resource; all are named. A known order is one."""
     one = operation("t:1", 2, sealed("t:1", resource="a", cascades=("b",)))
     two = operation("t:2", 3, sealed("t:2", resource="b", cascades=("a",)))
+    assert names(plan_of(one, two)) == ["t:2", "t:1"]
+    two = operation("t:2", 3, sealed("t:2", resource="b", cascades=("a",)), **beside(7))
     with pytest.raises(ManifestError, match="t:1") as caught:
         plan_of(one, two)
     assert "t:2" in caught.value.message
@@ -63,7 +127,7 @@ def test_the_order_never_puts_a_base_before_its_dependent(seqs: list[int], edges
     """Whatever depends on what: an order is found exactly when there is no cycle."""
     cascades = [sorted(f"r{b}" for a, b in edges if a == n and b != n) for n in range(5)]
     made = [
-        operation(f"t:{n}", 2 * seqs[n] + 2, sealed(f"t:{n}", resource=f"r{n}", cascades=tuple(cascades[n])))
+        operation(f"t:{n}", 2, sealed(f"t:{n}", resource=f"r{n}", cascades=tuple(cascades[n])), **beside(seqs[n]))
         for n in range(5)
     ]
     steps = {one.op_id: step_of(one) for one in made}

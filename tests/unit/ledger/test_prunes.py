@@ -374,8 +374,10 @@ def test_a_call_without_an_op_id_is_a_violation(values: dict[str, Any], counts: 
     )
     with pytest.raises(SpeculativeRollbackViolation) as caught:
         verdict.raise_for_violation()
-    assert [v.tool for v in caught.value.violations] == ["shell"]
+    assert [(v.tool, v.session_id, v.seq) for v in caught.value.violations] == [("shell", "sa", 6)]
+    assert "session sa, sequence 6" in caught.value.message
     assert "operator" in caught.value.next_step
+    assert "fencepost branch acknowledge" in caught.value.next_step
 
 
 # -- the values ----------------------------------------------------------------------------

@@ -432,7 +432,7 @@ def test_what_was_absorbed_must_be_named_as_well() -> None:
     assert kinds(answer(shown, 1, summary=f"nothing {SIGNED}")) == [KINDS.EFFECT_NOT_NAMED]
     assert op_ids(reconcile(shown, 1, summary=f"nothing {SIGNED}")) == ["a"]
     beside = found(foreign, life=COMPACTED, absorbed={("a", 1): [point(0, 30)]})
-    assert kinds(answer(beside, 1, summary=f"nothing {SIGNED}")) == []
+    assert kinds(answer(beside, 1, summary=f"nothing {SIGNED}")) == [KINDS.EFFECT_NOT_KNOWN]
 
 
 def test_dropped_results_of_lost_effects_come_back() -> None:
