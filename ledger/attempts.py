@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import adoption, divergence, losers
+from .attempt_errors import given_up, in_doubt, late, left_open
 from .attempt_facts import intent, outcome
 from .calls import Call
 from .errors import (
@@ -28,7 +29,6 @@ from .errors import (
     FencepostError,
     ManifestError,
     OperationConflictError,
-    OperationInDoubtError,
     OperationInFlightError,
     OutcomeUnknownError,
     RecordTooLargeError,
@@ -63,6 +63,8 @@ class Claim:
     Attributes:
         owned: whether the caller may run the effect, now and once.
         operation: the operation as it was read.
+        handed: it is in the hands of somebody who may run the effect without a further word.
+        started: the permit to run was taken.
         manifest: how the effect is undone, as far as that was known before it.
         wants_path: nothing was claimed: read the state, and begin anew with `call.undo` for this round.
     """
@@ -74,6 +76,7 @@ class Claim:
     attempt_id: str = ""
     round: int = 1
     history: History = ()
+    handed: bool = False
     started: bool = False
     decided: str = ""
     expires: float = 0.0
@@ -86,15 +89,34 @@ class Claim:
         """The key to hand to the tool: the same in every attempt of this round."""
         return self.operation.idempotency_key
 
+    @property
+    def may_have_run(self) -> bool:
+        """Whether the effect may have begun."""
+        return self.handed or self.started
+
+    def hand_over(self) -> None:
+        """Say that from here on the effect may begin without a word. Raises FencedError once it was given up."""
+        if not self.session.starts(self.attempt_id) and not self.call.unconfirmed:
+            self.decided = "withdrawn"
+            raise given_up(self.session, self.call)
+        self.handed = True
+
     def start(self) -> None:
         """Say that the effect starts now. Raises StaleProjectionError past the deadline, FencedError once it was given up."""
         if not self.started and not self.in_time:
-            raise _late(self.call)
-        given_up = not self.session.starts(self.attempt_id) and not self.call.unconfirmed
-        if given_up and not self.started:
+            raise late(self.call, self.session)
+        gone = not self.session.starts(self.attempt_id) and not self.call.unconfirmed
+        if gone and not self.started:
+            if self.handed:
+                raise left_open(self.session, self.call)
             self.decided = "withdrawn"
-            raise _given_up(self.session, self.call)
+            raise given_up(self.session, self.call)
         self.started = True
+
+    def refuse(self) -> None:
+        """Say that its permit was refused, so that the effect does not run."""
+        self.handed = False
+        self.session.told(self.attempt_id, ran=False)
 
     def returned(self) -> None:
         """Say that what became of the operation is in the caller's hands."""
@@ -197,7 +219,7 @@ async def _settled(session: SessionState, call: Call, view: OperationView) -> Cl
     """The claim of a committed operation (absorbed); raises when it is in doubt."""
     operation = view.operation
     if view.seen.unsafe or operation.status is Status.UNSAFE:
-        raise _in_doubt(call, view.seen.unsafe or "it holds a fact of an unknown kind")
+        raise in_doubt(call, view.seen.unsafe or "it holds a fact of an unknown kind")
     if operation.status is Status.COMMITTED:
         settled = operation.settled
         if settled is not None:
@@ -208,9 +230,9 @@ async def _settled(session: SessionState, call: Call, view: OperationView) -> Cl
         return Claim(session, call, operation, owned=False, round=operation.round)
     if operation.status is Status.IN_DOUBT:
         reason = operation.owner.outcome.reason if operation.owner and operation.owner.outcome else ""
-        raise _in_doubt(call, reason or "its owner could not tell whether the effect happened")
+        raise in_doubt(call, reason or "its owner could not tell whether the effect happened")
     if operation.status is Status.OWNED and view.seen.owner_ended:
-        raise _in_doubt(call, "the session that owned it is over and left no outcome")
+        raise in_doubt(call, "the session that owned it is over and left no outcome")
     return None
 
 
@@ -249,7 +271,7 @@ async def _wait_for_owner(session: SessionState, call: Call, view: OperationView
             next_step="Wait longer, or look with `fencepost ops show`; it must not be run meanwhile.",
             **details,
         )
-    raise _in_doubt(call, "the session that owned it has not been heard of", **details)
+    raise in_doubt(call, "the session that owned it has not been heard of", **details)
 
 
 def path(session: SessionState, call: Call, operation: Operation) -> Manifest | None:
@@ -326,7 +348,7 @@ async def _publish_and_confirm(
     if (mine := await engine.undisturbed(intent, view.facts, at, deadline=expires)) is not None:
         found.append((fold_operation(call.op_id, mine), mine))
     elif await engine.wait_until(view.partition, seen, deadline=expires, beyond=offset) is None:
-        raise _late(call)
+        raise late(call, session)
     attempt = found[0][0].attempts.get(intent.attempt_id)
     if attempt is None:  # one of very many that came too late
         session.open_attempts.pop(intent.attempt_id, None)
@@ -343,7 +365,7 @@ def confirmed(
         claim = claimed(session, call, operation, facts, attempt.attempt_id)
         claim.expires = expires
         if not claim.in_time:
-            raise _late(call)
+            raise late(call, session)
         return claim
     session.open_attempts.pop(attempt.attempt_id, None)
     if attempt.state is AttemptState.REJECTED:
@@ -372,6 +394,16 @@ def withdraw(session: SessionState, call: Call, intent: EffectFact, facts: Histo
             session.sequence.discount(intent.seq)
 
     session.in_background(publish())
+
+
+def withdraw_claim(claim: Claim) -> None:
+    """Free the operation of a claim whose permit was refused; published and not waited for."""
+    attempt = claim.session.open_attempts.pop(claim.attempt_id, None)
+    if attempt is None:  # its session has said so
+        return
+    fact = outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.FAILED)
+    fact = replace(fact, reason="withdrawn: it was not started in time", intent_seq=attempt.intent_seq)
+    claim.session.in_background(claim.session.publish_effect(fact, claim.history))
 
 
 # -- what begin refuses ----------------------------------------------------------------
@@ -456,35 +488,9 @@ async def _require_settled_log(session: SessionState, view: OperationView) -> No
         )
 
 
-def _in_doubt(call: Call, why: str, **details: Any) -> OperationInDoubtError:
-    return OperationInDoubtError(
-        f"operation {call.op_id} ({call.tool}) is in doubt: {why}. It may or may not have happened.",
-        next_step="Find out outside, then settle it with `fencepost in-doubt resolve` or a probe.",
-        **{"op_id": call.op_id, **details},
-    )
-
-
 def written(session: SessionState, call: Call, intent: EffectFact) -> None:
     """Say that an intent was acknowledged. Raises FencedError where the session was closed meanwhile, and withdrew it."""
     mine = session.open_attempts.get(intent.attempt_id)
     if mine is None:
-        raise _given_up(session, call)
+        raise given_up(session, call)
     mine.written = True
-
-
-def _given_up(session: SessionState, call: Call) -> FencedError:
-    return FencedError(
-        f"the intent for {call.op_id} was withdrawn: its session was closed meanwhile. Nothing was run.",
-        next_step="Open a new session and replay forward.",
-        session_id=session.session_id,
-        reason="closed",
-    )
-
-
-def _late(call: Call) -> StaleProjectionError:
-    return StaleProjectionError(
-        f"the intent for {call.op_id} was not confirmed within {call.deadline_s:g} s. It was withdrawn; "
-        "nothing was run.",
-        next_step="See `fencepost projector lag`; start one with `fencepost projector run`.",
-        op_id=call.op_id,
-    )

@@ -262,8 +262,8 @@ async def outcome_of(claim: Claim, options: EffectOptions, error: BaseException)
     if not claim.owned or claim.decided:
         return
     why = strangers.told(error)
-    if not claim.started or options.certainly_not(error) or claim.call.unconfirmed:
-        await settling.fail(claim, why, key_voided=claim.started and says_key_voided(error))
+    if not claim.may_have_run or options.certainly_not(error) or claim.call.unconfirmed:
+        await settling.fail(claim, why, key_voided=claim.may_have_run and says_key_voided(error))
     else:
         await settling.doubt(claim, why)
 

@@ -183,6 +183,12 @@ class SessionState:
             mine.started = True
             return True
 
+    def told(self, attempt_id: str, *, ran: bool) -> None:
+        """Note what is said of an attempt: its effect was begun, permitted or not; or it was refused the permit."""
+        with self._deciding:
+            if (mine := self.open_attempts.get(attempt_id)) is not None:
+                mine.started, mine.given_up = ran, not ran
+
     def gives_up(self, attempt: OpenAttempt) -> bool:
         """Note that an attempt never starts. False: it has."""
         with self._deciding:
@@ -468,7 +474,7 @@ async def _wait_for_the_end(state: SessionState, offset: int | None) -> None:
 
 
 async def _decide_open_attempts(state: SessionState) -> None:
-    """Attempts that were never started are withdrawn, the others are in doubt."""
+    """Attempts of which nobody has heard, or that were refused, are withdrawn; the others are in doubt."""
     for attempt_id, attempt in list(state.open_attempts.items()):
         _, facts = await state.engine.view.folded(attempt.op_id)
         withdrawn = state.gives_up(attempt)  # another thread may be about to start it
