@@ -171,7 +171,7 @@ async def begin(session: SessionState, call: Call) -> Claim:
         ManifestError: how it is undone is not known completely; nothing was run.
     """
     session.require_live()
-    asked, call = call, divergence.known_as(session, call)
+    asked, call = call, await divergence.known_as(session, call)
     engine = session.engine
     patience = engine.clock.monotonic() + call.wait_s
     first_round = call.undo_round

@@ -105,7 +105,8 @@ class SessionState:
         marked: the highest number at which a checkpoint or a compaction of this session stands.
         generation: of the context that it works with; moves on when a compaction counts.
         held: op ids of which this session has left word in the log that they are held.
-        refused: op ids that were held in this session, whether or not word of it was left.
+        refused: op id → (digest of the identity arguments, arguments) of what was held in this session last, whether
+            or not word of it was left.
         turn: held by whoever registers a checkpoint or records a compaction: one at a time, so that
             no checkpoint falls between two generations.
     """
@@ -126,9 +127,9 @@ class SessionState:
     unreturned: dict[str, int] = field(default_factory=dict)
     marked: int = 0
     crossed: dict[str, Crossed] = field(default_factory=dict)
-    declared: dict[str, tuple[str, str]] = field(default_factory=dict)
+    declared: dict[str, AgentFact] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
-    refused: set[str] = field(default_factory=set)
+    refused: dict[str, tuple[str, str]] = field(default_factory=dict)
     unknown: dict[int, tuple[Publishing, BaseException]] = field(default_factory=dict)
     generation: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)

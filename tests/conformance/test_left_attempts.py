@@ -97,11 +97,14 @@ def test_left_without_asking_for_the_permit_awaited(world: World, *, raises: boo
     """The same for asyncio."""
 
     async def attempted(world: World, key: str) -> None:
-        async with AsyncLedger.open(world.url) as ledger, ledger.session(world.agent) as session:
-            async with session.attempt(key=key, **SEND) as attempt:
-                world.hit(f"mail{attempt.idempotency_key[:0]}")
-                if raises:
-                    raise TimeoutError
+        async with (
+            AsyncLedger.open(world.url) as ledger,
+            ledger.session(world.agent) as session,
+            session.attempt(key=key, **SEND) as attempt,
+        ):
+            world.hit(f"mail{attempt.idempotency_key[:0]}")
+            if raises:
+                raise TimeoutError
 
     for expected in (TimeoutError if raises else None, OperationInDoubtError):
         try:
