@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from . import attempts, settling
+from .argument_checks import check_flag, check_text
 from .at_once import Host
 from .attempts import Claim
 from .calls import Call, EffectOptions
@@ -111,16 +112,22 @@ class _AttemptBase:
             await settling.doubt(claim, "left without saying whether the effect happened")
 
     def _committed(self, value: Any, reference: str, post_state_hash: str | None, payload: Any) -> EffectFact:
+        check_text("reference", reference)
+        if post_state_hash is not None:
+            check_text("post_state_hash", post_state_hash)
         self._require_open()
         self._ran()
         after = NOTHING_KNOWN if post_state_hash is None else After(post_state_hash, payload)
         return settling.committed(self.claim, value, reference=reference, after=after)
 
     async def _fail(self, why: str, *, key_voided: bool) -> None:
+        check_text("why", why)
+        check_flag("key_voided", key_voided)
         self._require_open()
         await settling.fail(self.claim, why, key_voided=key_voided)
 
     async def _doubt(self, why: str) -> None:
+        check_text("why", why)
         self._require_open()
         self._ran()
         await settling.doubt(self.claim, why)

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from . import log_keys
 from . import projection as docs
+from .argument_checks import check_count, check_seconds
 from .errors import (
     FencepostError,
     GuaranteeError,
@@ -78,6 +79,16 @@ class Limits:
     max_manifest_bytes: int = 32_000
 
     def __post_init__(self) -> None:
+        for name in ("deadline_s", "wait_s", "apply_s", "publish_s"):
+            check_seconds(name, getattr(self, name))
+        for name in (
+            "max_result_bytes",
+            "max_arguments_bytes",
+            "max_history_bytes",
+            "max_attempts",
+            "max_manifest_bytes",
+        ):
+            check_count(name, getattr(self, name))
         largest = (
             self.max_history_bytes + self.max_arguments_bytes + self.max_result_bytes + 2 * self.max_manifest_bytes
         )

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO, TypeVar
 
-from ..schemas.errors import DecodeError
+from ..schemas.errors import DecodeError, EncodeError
 from . import transfer, verification
 from .branch_faces import AsyncBranchCalls, BranchCalls
 from .compensation_faces import AsyncCompensationCalls, CompensationCalls
@@ -106,11 +106,23 @@ async def _legible(work: Coroutine[Any, Any, T]) -> T:
     """What `work` gives. What it could not read in the store is an error of the store, and decides nothing."""
     try:
         return await work
+    except EncodeError as error:
+        raise InvalidArgumentError(
+            f"a value cannot be recorded: {error}.", next_step="Pass a value of the declared type.", field="value"
+        ) from error
     except DecodeError as error:
         raise StoreError(
             f"what the store holds cannot be read: {error.what}: {error.reason}. Somebody else has written there, or a newer version.",
             next_step="See `fencepost projector verify`; `fencepost projector rebuild` derives the projection again from the log.",
         ) from error
+
+
+def _checked(limits: object) -> Limits | None:
+    if limits is None or isinstance(limits, Limits):
+        return limits
+    raise InvalidArgumentError(
+        f"limits: must be Limits, not {type(limits).__name__}.", next_step="Pass Limits(wait_s=…).", field="limits"
+    )
 
 
 def _has_file(url: str) -> bool:
@@ -131,7 +143,7 @@ class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls
             InvalidArgumentError: not a store URL.
             StoreError: the store is not reachable, not initialised, or nobody projects it.
         """
-        ledger = cls(open_store(url), limits=limits)
+        ledger = cls(limits=_checked(limits), store=open_store(url))
         try:
             ledger._call(ledger._start())
         except BaseException:
@@ -341,7 +353,7 @@ class AsyncLedger(
     @classmethod
     def open(cls, url: str | None = None, *, limits: Limits | None = None) -> AsyncLedger:
         """A ledger to be entered with `async with`; see `Ledger.open`."""
-        return cls(open_store(url), limits=limits)
+        return cls(limits=_checked(limits), store=open_store(url))
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(self.submit(work))

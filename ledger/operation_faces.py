@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def _wanted(agent: str | None, tool: str, status: str, *, after: str, limit: int | None = None) -> Wanted:
-    return Wanted(agent_id=agent or "", tool=tool, status=status, after=after, limit=limit)
+    return Wanted(agent_id="" if agent is None else agent, tool=tool, status=status, after=after, limit=limit)
 
 
 class OperationCalls:

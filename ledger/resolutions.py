@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import inverses
+from .argument_checks import check_flag, check_text
 from .engine import Engine
 from .errors import (
     InvalidArgumentError,
@@ -109,6 +110,9 @@ class ProbeAnswer:
                 field="outcome",
             )
         object.__setattr__(self, "outcome", known)
+        check_flag("voided", self.voided)
+        for name in ("evidence", "post_state_hash"):
+            check_text(name, getattr(self, name))
 
 
 async def open_operations(engine: Engine, *, agent_id: str | None = None) -> list[OpenOperation]:
@@ -187,7 +191,7 @@ async def resolve(
         _require_past(view)
     form, data = ResultForm.NONE, None
     if outcome is Outcome.COMMITTED and result is not None:
-        form, data, _ = encode_result(result, engine.limits.max_result_bytes)
+        form, data = _encoded(result, engine.limits.max_result_bytes)
     sealed = _sealed(operation, outcome, data, post_state_hash=post_state_hash, payload=payload)
     await inverses.require_word(engine, view, outcome)
     fact = EffectFact(
@@ -211,6 +215,19 @@ async def resolve(
     )
     offset = await engine.publish_effect(fact, view.facts)
     return await confirmed(engine, view, fact, offset)
+
+
+def _encoded(result: Any, limit: int) -> tuple[ResultForm, bytes | None]:
+    """A result that somebody gives by hand or finds out; it stands nowhere else, so it is not dropped in silence."""
+    form, data, why = encode_result(result, limit)
+    if form is ResultForm.JSON:
+        return form, data
+    said = f"has no JSON form ({why})" if data is None else f"takes {len(data)} bytes; at most {limit} are kept"
+    raise InvalidArgumentError(
+        f"result: {said}. Nothing was recorded.",
+        next_step="Pass plain JSON (text, numbers, lists, dicts): of what is large, where it can be found.",
+        field="result",
+    )
 
 
 def _sealed(

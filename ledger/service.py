@@ -21,6 +21,7 @@ from . import (
     rollbacks,
     sessions,
 )
+from .argument_checks import check_flag, check_text
 from .calls import check_class, check_order_safe
 from .compensation_service import CompensationService
 from .contexts import Checkpoint
@@ -388,11 +389,15 @@ class Service:
         check_op_id(op_id)
         values["by"] = check_id("by", values["by"], limit=200)
         values["evidence"] = check_id("evidence", values["evidence"], limit=2000)
+        check_flag("accept_risk", values["risk_accepted"])
+        for name in ("version", "post_state_hash"):
+            check_text(name, values[name])
         outcome = _as_outcome(values.pop("outcome"), "Choose committed, absent, or compensated.")
         return await resolutions.resolve(self.engine, op_id, outcome, **values)
 
     async def probe(self, op_id: str, *, by: str) -> tuple[ProbeAnswer, Operation]:
         """Ask the tool's probe and record its answer. Raises NotFoundError without a probe."""
+        check_id("by", by, limit=200)
         found = await resolutions.open_operations(self.engine)
         item = next((i for i in found if i.operation.op_id == op_id), None)
         if item is None:
@@ -421,14 +426,16 @@ class Service:
 
     async def quarantined(self, place: str) -> QuarantinedDetails:
         """One record of it with its bytes; see `quarantine.shown`."""
-        return await quarantine.shown(self.engine, place)
+        return await quarantine.shown(self.engine, check_text("place", place))
 
     async def release(
         self, place: str, *, version: str, by: str, evidence: str, outcome: str | None, **more: Any
     ) -> QuarantinedRecord:
         """Deal with such a record; see `quarantine.release`."""
+        check_text("place", place)
         check_id("by", by, limit=200)
         check_id("evidence", evidence, limit=2000)
+        check_flag("accept_risk", more["risk_accepted"])
         if outcome is None and any(more.values()):
             raise InvalidArgumentError(
                 "outcome: a result, or a risk that is taken, goes with an outcome.",

@@ -148,7 +148,7 @@ def test_way_back_that_holds_a_secret_is_not_sealed() -> None:
         ({"resource": "card:{card}"}, "resource"),
         ({"cascades": ("cache:{card[0]}",)}, "cascades"),
         ({"key_argument": "card"}, "key_argument"),
-        ({"options": EffectOptions(tool="t", kind=EffectClass.READ, secret=("crad",))}, "identity"),
+        ({"options": EffectOptions(tool="t", kind=EffectClass.READ, secret=("crad",))}, "secret"),
     ],
 )
 def test_declarations_that_would_show_a_secret(values: dict[str, Any], field: str) -> None:
