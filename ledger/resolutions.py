@@ -222,7 +222,7 @@ def _encoded(result: Any, limit: int) -> tuple[ResultForm, bytes | None]:
     form, data, why = encode_result(result, limit)
     if form is ResultForm.JSON:
         return form, data
-    said = f"has no JSON form ({why})" if data is None else f"takes {len(data)} bytes; at most {limit} are kept"
+    said = f"has no JSON form ({why[:300]})" if data is None else f"takes {len(data)} bytes; at most {limit} are kept"
     raise InvalidArgumentError(
         f"result: {said}. Nothing was recorded.",
         next_step="Pass plain JSON (text, numbers, lists, dicts): of what is large, where it can be found.",

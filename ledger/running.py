@@ -261,8 +261,7 @@ async def outcome_of(claim: Claim, options: EffectOptions, error: BaseException)
     """Record what an exception out of an effect says about it."""
     if not claim.owned or claim.decided:
         return
-    # Cut only once no secret is in it: the beginning of one would not be known for what it is in every spelling.
-    why = claim.call.secrets.hidden(strangers.told(error, longest=strangers.UNCUT))
+    why = strangers.told(error, longest=strangers.UNCUT)
     if not claim.may_have_run or options.certainly_not(error) or claim.call.unconfirmed:
         await settling.fail(claim, why, key_voided=claim.may_have_run and says_key_voided(error))
     else:

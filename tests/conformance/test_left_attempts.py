@@ -21,6 +21,7 @@ from fencepost.ledger import (
     StaleProjectionError,
     VerdictKind,
     attempt_faces,
+    running,
 )
 from fencepost.ledger.operations import Status
 
@@ -39,7 +40,7 @@ def session(world: World, ledger: Ledger) -> Iterator[AgentSession]:
         yield session
 
 
-def send(world: World, key: str = "") -> None:
+def send(world: World, key: str = "") -> str:
     """The effect: it happens, and nobody hears of that."""
     world.hit("mail")
     raise TimeoutError(f"no answer about {key}")
@@ -147,8 +148,9 @@ def test_refused_inside_of_a_with_block(
     session: AgentSession, world: World, ledger: Ledger, *, swallowed: bool
 ) -> None:
     """The same, whether or not the refusal comes out of the block."""
+    attempt = session.attempt(key=world.key("mail"), **SEND)
     try:
-        with session.attempt(key=world.key("mail"), **SEND) as attempt:
+        with attempt:
             attempt.claim.expires = ledger._engine.clock.monotonic()
             try:
                 _ = attempt.idempotency_key
@@ -202,7 +204,7 @@ def test_no_permit_once_it_is_decided(session: AgentSession, world: World, decid
 
 def test_closed_before_its_caller_has_it(session: AgentSession, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its session is closed by another thread before `begin` returns: nothing ran, it is free, and `begin` says so."""
-    begun = attempt_faces.begun
+    begun = running.begun
 
     def closing_first(*args: Any) -> Any:
         claim = begun(*args)
