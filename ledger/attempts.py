@@ -459,7 +459,8 @@ def require_room(session: SessionState, call: Call, operation: Operation, facts:
     if attempts >= limits.max_attempts:
         raise TooManyAttemptsError(
             f"operation {call.op_id} was owned by {attempts} attempts that did not commit; the limit is {limits.max_attempts}.",
-            next_step="Find out why it fails (`fencepost ops show`); use another key for new work.",
+            next_step="Find out why it fails (`fencepost ops show`). Once the cause is gone, open the ledger with a "
+            "higher `Limits(max_attempts=…)`: then the operation goes on.",
             op_id=call.op_id,
             attempts=attempts,
             limit=limits.max_attempts,
@@ -468,7 +469,8 @@ def require_room(session: SessionState, call: Call, operation: Operation, facts:
     if size > limits.max_history_bytes:
         raise RecordTooLargeError(
             f"operation {call.op_id} has {size} bytes of history; an outcome might not fit any more.",
-            next_step="Use another key for new work; record large results by reference.",
+            next_step="Open the ledger with a higher `Limits(max_history_bytes=…)`, or use another key for new work; "
+            "record large results by reference.",
             size_bytes=size,
             limit_bytes=limits.max_history_bytes,
         )

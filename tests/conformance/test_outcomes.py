@@ -9,6 +9,7 @@ from conformance.worlds import World
 
 from fencepost.ledger import (
     EffectClass,
+    EffectNotExecuted,
     Ledger,
     RecordTooLargeError,
     ResultNotRecordedError,
@@ -87,6 +88,29 @@ def test_attempts_are_capped(world: World) -> None:
         with pytest.raises(TooManyAttemptsError) as caught:
             session.attempt(key=world.key("c"), **SEND).begin()
         assert (caught.value.attempts, caught.value.limit) == (3, 3)
+        assert "max_attempts" in caught.value.next_step
+
+
+def failing(session: AgentSession, order: str) -> None:
+    """Ten calls of a tool whose provider is down."""
+    identity = {"order": order, "cents": 50}
+    for _ in range(10):
+        attempt = session.attempt("billing.charge", key=order, kind=EffectClass.IRREVERSIBLE, identity=identity)
+        with pytest.raises(EffectNotExecuted), attempt:
+            raise EffectNotExecuted("the provider is down")
+
+
+@pytest.mark.parametrize("cap", ["max_attempts", "max_history_bytes"])
+def test_the_way_on_from_a_cap(world: World, cap: str) -> None:
+    """It is named by the error, and works: under a higher limit the effect runs, under its own name, once."""
+    before, after = {"max_attempts": (3, 5), "max_history_bytes": (1_000, 100_000)}[cap]
+    low = world.open(**{cap: before})
+    with low.session(world.agent) as session, pytest.raises((TooManyAttemptsError, RecordTooLargeError), match=cap):
+        failing(session, world.key("step"))
+    with world.open(**{cap: after}).session(world.agent) as session:
+        world.charge(session, "step")
+        world.charge(session, "step")
+    assert world.hits("step") == 1
 
 
 def test_history_keeps_room_for_the_outcome(world: World) -> None:
