@@ -25,6 +25,7 @@ from .branch_faces import AsyncBranchCalls, BranchCalls
 from .compensation_faces import AsyncCompensationCalls, CompensationCalls
 from .context_faces import AsyncContextCalls, ContextCalls
 from .contexts import Checkpoint
+from .embedded_place import size_of
 from .engine import Engine, Limits, Loop
 from .errors import InvalidArgumentError, StoreError
 from .identity import check_id
@@ -126,7 +127,7 @@ def _checked(limits: object) -> Limits | None:
 
 
 def _has_file(url: str) -> bool:
-    return Path(parse(url).path).exists()
+    return size_of(Path(parse(url).path)) is not None
 
 
 class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls, Quarantine):
