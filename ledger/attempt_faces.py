@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from types import TracebackType
 from typing import Any, Self
 
@@ -93,8 +92,11 @@ class _AttemptBase:
         except StaleProjectionError:
             claim.refuse()
             if not self._entered:  # else leaving does it
-                with contextlib.suppress(StoreClosedError):  # then its session says what became of it
-                    self._session.submit(self._withdrawn())
+                withdrawal = self._withdrawn()
+                try:
+                    self._session.submit(withdrawal)
+                except StoreClosedError:  # then so is its session
+                    withdrawal.close()
             raise
 
     async def _withdrawn(self) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO, TypeVar
 
-from ..schemas.errors import DecodeError, EncodeError
+from ..schemas.errors import DecodeError
 from . import transfer, verification
 from .branch_faces import AsyncBranchCalls, BranchCalls
 from .compensation_faces import AsyncCompensationCalls, CompensationCalls
@@ -107,10 +107,6 @@ async def _legible(work: Coroutine[Any, Any, T]) -> T:
     """What `work` gives. What it could not read in the store is an error of the store, and decides nothing."""
     try:
         return await work
-    except EncodeError as error:
-        raise InvalidArgumentError(
-            f"a value cannot be recorded: {error}.", next_step="Pass a value of the declared type.", field="value"
-        ) from error
     except DecodeError as error:
         raise StoreError(
             f"what the store holds cannot be read: {error.what}: {error.reason}. Somebody else has written there, or a newer version.",

@@ -216,3 +216,15 @@ def test_closed_before_its_caller_has_it(session: AgentSession, world: World, mo
     with pytest.raises(FencedError, match="withdrawn"):
         attempt.begin()
     world.status(attempt.op_id, Status.FREE)
+
+
+def test_refused_when_the_ledger_is_closed(world: World) -> None:
+    """There is nobody to withdraw it: the refusal is told all the same, and the next session finds it in doubt."""
+    ledger = world.open()
+    attempt = ledger.session(world.agent).open().attempt(key=world.key("mail"), **SEND).begin()
+    attempt.claim.expires = ledger._engine.clock.monotonic()
+    ledger.close()
+    with pytest.raises(StaleProjectionError):
+        _ = attempt.owned
+    with world.ledger.session(world.agent) as session, pytest.raises(OperationInDoubtError):
+        session.attempt(key=world.key("mail"), **SEND).begin()
