@@ -26,9 +26,10 @@ from .compensation_faces import AsyncCompensationCalls, CompensationCalls
 from .context_faces import AsyncContextCalls, ContextCalls
 from .contexts import Checkpoint
 from .embedded_place import size_of
-from .engine import Engine, Limits, Loop
+from .engine import Engine, Loop
 from .errors import InvalidArgumentError, StoreError
 from .identity import check_id
+from .limits import Limits
 from .operation_faces import AsyncOperationCalls, OperationCalls
 from .operations import Operation
 from .ports import Store
