@@ -455,12 +455,13 @@ def _require_round(call: Call, operation: Operation, first_round: int) -> None:
 def require_room(session: SessionState, call: Call, operation: Operation, facts: History) -> None:
     """Raises TooManyAttemptsError, RecordTooLargeError when another attempt might leave no room for its outcome."""
     limits = session.engine.limits
-    attempts = sum(attempt.owned for attempt in operation.attempts.values())
+    attempts = operation.tries
     if attempts >= limits.max_attempts:
         raise TooManyAttemptsError(
             f"operation {call.op_id} was owned by {attempts} attempts that did not commit; the limit is {limits.max_attempts}.",
-            next_step="Find out why it fails (`fencepost ops show`). Once the cause is gone, open the ledger with a "
-            "higher `Limits(max_attempts=…)`: then the operation goes on.",
+            next_step="Find out why it fails (`fencepost ops show`). Once the cause is gone, let it go on: say so with "
+            f"`fencepost in-doubt resolve {call.op_id} --absent --version {operation.version} --evidence … --by …`, or "
+            "open the ledger with a higher `Limits(max_attempts=…)`.",
             op_id=call.op_id,
             attempts=attempts,
             limit=limits.max_attempts,

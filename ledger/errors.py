@@ -226,7 +226,7 @@ class GenerationConflictError(ConflictError):
 
 
 class TooManyAttemptsError(ConflictError):
-    """The operation reached `Limits.max_attempts`; it goes on under a higher one. Fields: `op_id`, `attempts`, `limit`."""
+    """The operation reached `Limits.max_attempts`; an operator lets it go on. Fields: `op_id`, `attempts`, `limit`."""
 
 
 class RollbackPendingError(ConflictError):

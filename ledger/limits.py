@@ -24,8 +24,8 @@ class Limits:
         max_manifest_bytes: of how an effect is undone; stands in its intent and, sealed, in its commit.
         max_history_bytes: a key's history may not grow beyond it by an intent, so that the
             largest outcome always fits into a record.
-        max_attempts: of one operation, of those that owned it; what lost a race is kept as numbers. An operation
-            that has reached it goes on under a higher one, given by whoever has found out why it failed.
+        max_attempts: of one operation, of those that owned it; what lost a race is kept as numbers. One that has
+            reached it goes on once an operator has looked at it (ABSENT), or under a higher one.
     """
 
     deadline_s: float = 30.0

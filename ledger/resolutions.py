@@ -167,7 +167,8 @@ async def resolve(
     """Settle an operation, bound to the exact version that was looked at.
 
     Args:
-        outcome: COMMITTED, ABSENT, or COMPENSATED (a committed effect was undone outside).
+        outcome: COMMITTED, ABSENT, or COMPENSATED (a committed effect was undone outside). ABSENT is also the word
+            on a free operation at its cap of attempts, which may be tried on then.
         version: `Operation.version` as it was seen.
         risk_accepted: an operator takes the risk that an ABSENT effect still happens.
         post_state_hash: of what a COMMITTED effect left behind; seals how it is undone.
@@ -186,7 +187,8 @@ async def resolve(
     """
     view = await engine.view.operation(op_id)
     operation = view.operation
-    _require_resolvable(view, outcome, version)
+    if not _may_be_tried_on(engine, operation, outcome, version):
+        _require_resolvable(view, outcome, version)
     if outcome is Outcome.ABSENT and not (voided or risk_accepted):
         _require_past(view)
     form, data = ResultForm.NONE, None
@@ -293,6 +295,12 @@ _ALLOWED = {
     Outcome.ABSENT: {Status.OWNED, Status.IN_DOUBT, Status.UNSAFE, Status.FREE},
     Outcome.COMPENSATED: {Status.UNSAFE, Status.COMMITTED, Status.COMPENSATING},
 }
+
+
+def _may_be_tried_on(engine: Engine, operation: Operation, outcome: Outcome, version: str) -> bool:
+    """Whether this is the word on a free operation that has reached its cap: it may be tried on."""
+    full = operation.status is Status.FREE and operation.tries >= engine.limits.max_attempts
+    return full and outcome is Outcome.ABSENT and operation.version == version
 
 
 def _require_resolvable(view: OperationView, outcome: Outcome, version: str) -> None:

@@ -10,12 +10,14 @@ from conformance.worlds import World
 from fencepost.ledger import (
     EffectClass,
     EffectNotExecuted,
+    InvalidArgumentError,
     Ledger,
     RecordTooLargeError,
     ResultNotRecordedError,
     TooManyAttemptsError,
+    VersionMovedError,
 )
-from fencepost.ledger.operations import Status
+from fencepost.ledger.operations import Operation, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +91,33 @@ def test_attempts_are_capped(world: World) -> None:
             session.attempt(key=world.key("c"), **SEND).begin()
         assert (caught.value.attempts, caught.value.limit) == (3, 3)
         assert "max_attempts" in caught.value.next_step
+
+
+def test_an_operator_lets_a_capped_operation_go_on(world: World) -> None:
+    """By the version that was seen, as the error names it: so many attempts again, and only then; not before the cap."""
+    ledger = world.open(max_attempts=3)
+
+    def resolve(version: str) -> Operation:
+        return ledger.resolve(
+            world.op_id("step"), outcome="absent", version=version, by="ann", evidence="the provider is back"
+        )
+
+    with ledger.session(world.agent) as session:
+        with pytest.raises(TooManyAttemptsError) as caught:
+            failing(session, world.key("step"))
+        version = world.status(world.op_id("step"), Status.FREE).version
+        assert f"in-doubt resolve {world.op_id('step')} --absent --version {version}" in caught.value.next_step
+        with pytest.raises(VersionMovedError):
+            resolve("0.0")
+        assert resolve(version).status is Status.FREE
+        with pytest.raises(InvalidArgumentError, match="does not apply"):
+            resolve(ledger.operation(world.op_id("step")).operation.version)
+        with pytest.raises(TooManyAttemptsError):
+            failing(session, world.key("step"))
+        resolve(ledger.operation(world.op_id("step")).operation.version)
+        world.charge(session, "step")
+    assert world.hits("step") == 1
+    assert sum(a.owned for a in world.status(world.op_id("step"), Status.COMMITTED).attempts.values()) == 7
 
 
 def failing(session: AgentSession, order: str) -> None:
