@@ -193,7 +193,7 @@ async def resolve(
         _require_past(view)
     form, data = ResultForm.NONE, None
     if outcome is Outcome.COMMITTED and result is not None:
-        form, data = _encoded(result, engine.limits.max_result_bytes)
+        form, data, _ = encode_result(result, engine.limits.max_result_bytes)
     sealed = _sealed(operation, outcome, data, post_state_hash=post_state_hash, payload=payload)
     await inverses.require_word(engine, view, outcome)
     fact = EffectFact(
@@ -219,11 +219,11 @@ async def resolve(
     return await confirmed(engine, view, fact, offset)
 
 
-def _encoded(result: Any, limit: int) -> tuple[ResultForm, bytes | None]:
-    """A result that somebody gives by hand or finds out; it stands nowhere else, so it is not dropped in silence."""
+def require_kept(result: Any, limit: int) -> None:
+    """Raise InvalidArgumentError unless a result that a person gives can be kept: it stands nowhere else."""
     form, data, why = encode_result(result, limit)
-    if form is ResultForm.JSON:
-        return form, data
+    if form in {ResultForm.JSON, ResultForm.NONE}:
+        return
     said = f"has no JSON form ({why[:300]})" if data is None else f"takes {len(data)} bytes; at most {limit} are kept"
     raise InvalidArgumentError(
         f"result: {said}. Nothing was recorded.",

@@ -392,6 +392,7 @@ class Service:
         check_flag("accept_risk", values["risk_accepted"])
         for name in ("version", "post_state_hash"):
             check_text(name, values[name])
+        resolutions.require_kept(values["result"], self.engine.limits.max_result_bytes)
         outcome = _as_outcome(values.pop("outcome"), "Choose committed, absent, or compensated.")
         return await resolutions.resolve(self.engine, op_id, outcome, **values)
 
@@ -436,6 +437,7 @@ class Service:
         check_id("by", by, limit=200)
         check_id("evidence", evidence, limit=2000)
         check_flag("accept_risk", more["risk_accepted"])
+        resolutions.require_kept(more["result"], self.engine.limits.max_result_bytes)
         if outcome is None and any(more.values()):
             raise InvalidArgumentError(
                 "outcome: a result, or a risk that is taken, goes with an outcome.",
