@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .compensation_reports import CompensationReport, Undone
     from .contexts import Checkpoint, Compaction
     from .divergence import HeldAttempt
-    from .engine import Limits
     from .errors import (
         AlreadyExistsError,
         CompactionRefusedError,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     )
     from .facade import AsyncLedger, Ledger
     from .facts import Dropped, EffectClass, Outcome
+    from .limits import Limits
     from .manifests import CompensatingAction, Manifest, ManifestVerdict
     from .operations import Operation
     from .planning import PlanProgress, StandingEffect, StepProgress
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "attempt_faces": ["AsyncAttempt", "Attempt"],
-    "engine": ["Limits"],
+    "limits": ["Limits"],
     "errors": [
         "OperationBeingUndoneError", "ManifestError", "LossNotAcceptedError", "CompensationBlockedError", "AlreadyExistsError", "ConflictError", "DivergenceHeldError", "FencedError", "FencepostError",
         "GuaranteeError", "InvalidArgumentError", "LogGapError", "NotFoundError",

@@ -11,11 +11,12 @@ from typing import Any
 
 from . import log_keys
 from . import projection as docs
-from .engine import ROOM_BYTES, Engine
+from .engine import Engine
 from .errors import InvalidArgumentError, ManifestError, RecordTooLargeError, RefusedError
 from .facts import AgentFact, AgentKind, decode_agent
 from .history import History
 from .identity import check_id
+from .limits import ROOM_BYTES
 from .plans import Plan, recorded, require_accepted
 from .ports import DocumentKey
 from .positions import Position

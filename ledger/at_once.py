@@ -34,6 +34,7 @@ from .operation_fold import fold_operation
 from .operations import Operation, Status
 from .ports import AtOnce, DocumentKey, Snapshot, Writing
 from .positions import Partition
+from .sameness import is_same
 from .sessions import OpenAttempt, SessionState
 from .undo import BoundUndo
 
@@ -134,7 +135,7 @@ def _can_be_relied_on(session: SessionState, call: Call, operation: Operation) -
     return (
         operation.status is Status.COMMITTED
         and operation.settled is not None
-        and attempts.is_same(operation, call)
+        and is_same(operation, call)
         and (not call.content_digest or call.content_digest in operation.variants)  # another wording is noted
         and adoption.is_secure(session, operation)
     )
@@ -223,7 +224,7 @@ class _Start:
         snapshot = writing.read(place.partition, place.keys)  # 1
         session.engine.view.require_trusted(place.partition, snapshot.header, since)
         operation, facts = place.read(snapshot)
-        plain = operation.status is Status.FREE and attempts.is_same(operation, call)
+        plain = operation.status is Status.FREE and is_same(operation, call)
         if place.is_unsafe(snapshot) or session.engine.terms.min_compaction_lag_s is not None:
             return
         if not plain:

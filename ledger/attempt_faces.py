@@ -5,24 +5,30 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from . import settling
+from . import attempts, settling
+from .argument_checks import check_flag, check_text
 from .at_once import Host
 from .attempts import Claim
 from .calls import Call, EffectOptions
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, StaleProjectionError, StoreClosedError
 from .facts import EffectFact
 from .running import begun, begun_async, commit, commit_async, outcome_of, settle, settled
 from .sealing import NOTHING_KNOWN, After
 
 
 class _AttemptBase:
-    """An attempt in a user's hands. Reading `owned` as True takes the permit to run."""
+    """An attempt in a user's hands. Once `begin` has returned, the effect may have run, whatever was read of it.
+
+    So an attempt that is left undecided is in doubt; it is free again only if it says so (`fail`), or if `owned`
+    refused to let it start.
+    """
 
     def __init__(self, session: Host, options: EffectOptions, call: Call) -> None:
         self._session = session
         self._options = options
         self._call = call
         self._claim: Claim | None = None
+        self._entered = False
 
     @property
     def claim(self) -> Claim:
@@ -40,16 +46,20 @@ class _AttemptBase:
     def owned(self) -> bool:
         """Whether this attempt may run the effect, now and once; reading True starts it.
 
-        Raises StaleProjectionError past the deadline: it was withdrawn, run nothing.
+        Raises:
+            StaleProjectionError: past the deadline; it was withdrawn, run nothing.
+            FencedError: its session was closed meanwhile.
+            InvalidArgumentError: it failed or is in doubt; run nothing.
         """
-        claim = self.claim
-        if claim.owned:
-            claim.start()
-        return claim.owned
+        self._start()
+        if self.claim.decided not in {"", settling.COMMITTED} and self.claim.owned:
+            raise self._decided()
+        return self.claim.owned
 
     @property
     def idempotency_key(self) -> str:
-        """The key to hand to the tool."""
+        """The key to hand to the tool; reading it starts the effect, and raises, as reading `owned` does."""
+        self._start()
         return self.claim.idempotency_key
 
     @property
@@ -64,10 +74,33 @@ class _AttemptBase:
         return claim.value if claim.owned else claim.recorded_result()
 
     def _got(self, claim: Claim) -> Self:
-        self._claim = claim
-        if not claim.owned:
+        if claim.owned:
+            claim.hand_over()
+        else:
             claim.returned()
+        self._claim = claim
         return self
+
+    def _start(self) -> None:
+        claim = self.claim
+        if not claim.owned:
+            return
+        if claim.decided and not claim.started:
+            raise self._decided()
+        try:
+            claim.start()
+        except StaleProjectionError:
+            claim.refuse()
+            if not self._entered:  # else leaving does it
+                withdrawal = self._withdrawn()
+                try:
+                    self._session.submit(withdrawal)
+                except StoreClosedError:  # then so is its session
+                    withdrawal.close()
+            raise
+
+    async def _withdrawn(self) -> None:
+        attempts.withdraw_claim(self.claim)
 
     async def _leave(self, error: BaseException | None) -> None:
         claim = self.claim
@@ -75,29 +108,35 @@ class _AttemptBase:
             return
         if error is not None:
             await outcome_of(claim, self._options, error)
-        elif not claim.started:
-            await settling.fail(claim, "withdrawn: it was never started")
+        elif not claim.may_have_run:
+            await settling.fail(claim, "withdrawn: it was not started in time")
         else:
             await settling.doubt(claim, "left without saying whether the effect happened")
 
     def _committed(self, value: Any, reference: str, post_state_hash: str | None, payload: Any) -> EffectFact:
+        check_text("reference", reference)
+        if post_state_hash is not None:
+            check_text("post_state_hash", post_state_hash)
         self._require_open()
         self._ran()
         after = NOTHING_KNOWN if post_state_hash is None else After(post_state_hash, payload)
         return settling.committed(self.claim, value, reference=reference, after=after)
 
     async def _fail(self, why: str, *, key_voided: bool) -> None:
+        check_text("why", why)
+        check_flag("key_voided", key_voided)
         self._require_open()
         await settling.fail(self.claim, why, key_voided=key_voided)
 
     async def _doubt(self, why: str) -> None:
+        check_text("why", why)
         self._require_open()
         self._ran()
         await settling.doubt(self.claim, why)
 
     def _ran(self) -> None:
         """Note that the effect was begun, whether or not its permit was asked for."""
-        self.claim.session.starts(self.claim.attempt_id)
+        self.claim.session.told(self.claim.attempt_id, ran=True)
 
     def _require_open(self) -> None:
         claim = self.claim
@@ -109,6 +148,13 @@ class _AttemptBase:
                 field="attempt",
             )
         claim.started = True
+
+    def _decided(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"attempt: that at {self.op_id} is over: {self.claim.decided}. Nothing may be run by it any more.",
+            next_step="Look with `fencepost ops show`; what is wanted again takes an attempt of its own.",
+            field="attempt",
+        )
 
 
 class Attempt(_AttemptBase):
@@ -144,6 +190,7 @@ class Attempt(_AttemptBase):
         settle(self._session.submit(self._doubt(why)))
 
     def __enter__(self) -> Self:
+        self._entered = True
         return self.begin()
 
     def __exit__(
@@ -176,6 +223,7 @@ class AsyncAttempt(_AttemptBase):
         await settled(self._session.submit(self._doubt(why)))
 
     async def __aenter__(self) -> Self:
+        self._entered = True
         return await self.begin()
 
     async def __aexit__(

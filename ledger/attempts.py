@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import adoption, divergence, losers
+from .attempt_errors import given_up, in_doubt, late, left_open
 from .attempt_facts import intent, outcome
 from .calls import Call
 from .engine import Tried
@@ -28,17 +29,14 @@ from .errors import (
     FencedError,
     FencepostError,
     ManifestError,
-    OperationConflictError,
-    OperationInDoubtError,
     OperationInFlightError,
     OutcomeUnknownError,
     RecordTooLargeError,
     ResultNotRecordedError,
     StaleProjectionError,
     TooManyAttemptsError,
-    VersionMovedError,
 )
-from .facts import EffectClass, EffectFact, EffectKind, ResultForm
+from .facts import EffectFact, EffectKind, ResultForm
 from .history import History
 from .manifests import Manifest
 from .operation_fold import fold_operation
@@ -49,6 +47,7 @@ from .operations import (
     Status,
 )
 from .positions import Position
+from .sameness import require_round, require_same
 from .sessions import OpenAttempt, SessionState
 from .undo import BoundUndo, UndoPath
 from .view import OperationView
@@ -64,6 +63,8 @@ class Claim:
     Attributes:
         owned: whether the caller may run the effect, now and once.
         operation: the operation as it was read.
+        handed: it is in the hands of somebody who may run the effect without a further word.
+        started: the permit to run was taken.
         manifest: how the effect is undone, as far as that was known before it.
         wants_path: nothing was claimed: read the state, and begin anew with `call.undo` for this round.
         tried: of its outcome, if that was published already and is not known to be written.
@@ -76,6 +77,7 @@ class Claim:
     attempt_id: str = ""
     round: int = 1
     history: History = ()
+    handed: bool = False
     started: bool = False
     decided: str = ""
     expires: float = 0.0
@@ -89,15 +91,34 @@ class Claim:
         """The key to hand to the tool: the same in every attempt of this round."""
         return self.operation.idempotency_key
 
+    @property
+    def may_have_run(self) -> bool:
+        """Whether the effect may have begun."""
+        return self.handed or self.started
+
+    def hand_over(self) -> None:
+        """Say that from here on the effect may begin without a word. Raises FencedError once it was given up."""
+        if not self.session.starts(self.attempt_id) and not self.call.unconfirmed:
+            self.decided = "withdrawn"
+            raise given_up(self.session, self.call)
+        self.handed = True
+
     def start(self) -> None:
         """Say that the effect starts now. Raises StaleProjectionError past the deadline, FencedError once it was given up."""
         if not self.started and not self.in_time:
-            raise _late(self.call)
-        given_up = not self.session.starts(self.attempt_id) and not self.call.unconfirmed
-        if given_up and not self.started:
+            raise late(self.call, self.session)
+        gone = not self.session.starts(self.attempt_id) and not self.call.unconfirmed
+        if gone and not self.started:
+            if self.handed:
+                raise left_open(self.session, self.call)
             self.decided = "withdrawn"
-            raise _given_up(self.session, self.call)
+            raise given_up(self.session, self.call)
         self.started = True
+
+    def refuse(self) -> None:
+        """Say that its permit was refused, so that the effect does not run."""
+        self.handed = False
+        self.session.told(self.attempt_id, ran=False)
 
     def returned(self) -> None:
         """Say that what became of the operation is in the caller's hands."""
@@ -152,7 +173,7 @@ async def begin(session: SessionState, call: Call) -> Claim:
         ManifestError: how it is undone is not known completely; nothing was run.
     """
     session.require_live()
-    asked, call = call, divergence.known_as(session, call)
+    asked, call = call, await divergence.known_as(session, call)
     engine = session.engine
     patience = engine.clock.monotonic() + call.wait_s
     first_round = call.undo_round
@@ -161,9 +182,9 @@ async def begin(session: SessionState, call: Call) -> Claim:
         view = await engine.patiently(functools.partial(engine.view.operation, call.op_id), deadline=readable)
         operation = view.operation
         first_round = first_round or operation.round
-        _require_round(call, operation, first_round)
+        require_round(call, operation, first_round)
         call = divergence.as_recorded(call, operation, asked=asked)
-        _require_same(operation, call)
+        require_same(operation, call)
         if operation.status is Status.COMMITTED and not await adoption.secured(session, call, view):
             continue
         settled = await _settled(session, call, view)
@@ -200,7 +221,7 @@ async def _settled(session: SessionState, call: Call, view: OperationView) -> Cl
     """The claim of a committed operation (absorbed); raises when it is in doubt."""
     operation = view.operation
     if view.seen.unsafe or operation.status is Status.UNSAFE:
-        raise _in_doubt(call, view.seen.unsafe or "it holds a fact of an unknown kind")
+        raise in_doubt(call, view.seen.unsafe or "it holds a fact of an unknown kind")
     if operation.status is Status.COMMITTED:
         settled = operation.settled
         if settled is not None:
@@ -211,9 +232,9 @@ async def _settled(session: SessionState, call: Call, view: OperationView) -> Cl
         return Claim(session, call, operation, owned=False, round=operation.round, history=view.facts)
     if operation.status is Status.IN_DOUBT:
         reason = operation.owner.outcome.reason if operation.owner and operation.owner.outcome else ""
-        raise _in_doubt(call, reason or "its owner could not tell whether the effect happened")
+        raise in_doubt(call, reason or "its owner could not tell whether the effect happened")
     if operation.status is Status.OWNED and view.seen.owner_ended:
-        raise _in_doubt(call, "the session that owned it is over and left no outcome")
+        raise in_doubt(call, "the session that owned it is over and left no outcome")
     return None
 
 
@@ -252,7 +273,7 @@ async def _wait_for_owner(session: SessionState, call: Call, view: OperationView
             next_step="Wait longer, or look with `fencepost ops show`; it must not be run meanwhile.",
             **details,
         )
-    raise _in_doubt(call, "the session that owned it has not been heard of", **details)
+    raise in_doubt(call, "the session that owned it has not been heard of", **details)
 
 
 def path(session: SessionState, call: Call, operation: Operation) -> Manifest | None:
@@ -329,7 +350,7 @@ async def _publish_and_confirm(
     if (mine := await engine.undisturbed(intent, view.facts, at, deadline=expires)) is not None:
         found.append((fold_operation(call.op_id, mine), mine))
     elif await engine.wait_until(view.partition, seen, deadline=expires, beyond=offset) is None:
-        raise _late(call)
+        raise late(call, session)
     attempt = found[0][0].attempts.get(intent.attempt_id)
     if attempt is None:  # one of very many that came too late
         session.open_attempts.pop(intent.attempt_id, None)
@@ -346,7 +367,7 @@ def confirmed(
         claim = claimed(session, call, operation, facts, attempt.attempt_id)
         claim.expires = expires
         if not claim.in_time:
-            raise _late(call)
+            raise late(call, session)
         return claim
     session.open_attempts.pop(attempt.attempt_id, None)
     if attempt.state is AttemptState.REJECTED:
@@ -358,7 +379,7 @@ def confirmed(
             session_id=session.session_id,
             reason="its branch was fenced",
         )
-    _require_same(operation, call)
+    require_same(operation, call)
     return None
 
 
@@ -377,60 +398,29 @@ def withdraw(session: SessionState, call: Call, intent: EffectFact, facts: Histo
     session.in_background(publish())
 
 
-# -- what begin refuses ----------------------------------------------------------------
-
-
-def is_same(operation: Operation, call: Call) -> bool:
-    """Whether the operation is what the call asks for."""
-    first = operation.first
-    if first is None:
-        return True
-    recorded = (first.tool, first.effect_class, first.order_safe, first.identity_digest)
-    return recorded == (call.tool, call.effect_class, call.order_safe, call.identity_digest)
-
-
-def _require_same(operation: Operation, call: Call) -> None:
-    first = operation.first
-    if first is None or is_same(operation, call):
+def withdraw_claim(claim: Claim) -> None:
+    """Free the operation of a claim whose permit was refused; published and not waited for."""
+    attempt = claim.session.open_attempts.pop(claim.attempt_id, None)
+    if attempt is None:  # its session has said so
         return
-    told = _readable(first.tool, first.effect_class, first.arguments, order_safe=first.order_safe)
-    asked = _readable(call.tool, call.effect_class, call.arguments, order_safe=call.order_safe)
-    unseen = "what is secret differs, and is not shown" if call.secrets.texts else "what differs is not kept"
-    raise OperationConflictError(
-        f"operation {call.op_id} is recorded as {told}, and was now asked for as {asked}"
-        f"{f': {unseen}' if told == asked else ''}.",
-        next_step="Use another key for another effect, or correct the arguments.",
-        op_id=call.op_id,
-        recorded=told,
-        given=asked,
-    )
+    fact = outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.FAILED)
+    fact = replace(fact, reason="withdrawn: it was not started in time", intent_seq=attempt.intent_seq)
+    claim.session.in_background(claim.session.publish_effect(fact, claim.history))
 
 
-def _readable(tool: str, effect_class: EffectClass, arguments: bytes | None, *, order_safe: bool) -> str:
-    shown = arguments.decode() if arguments is not None else "arguments not kept"
-    return f"{tool} [{effect_class.value}{', order-safe' if order_safe else ''}] {shown}"
-
-
-def _require_round(call: Call, operation: Operation, first_round: int) -> None:
-    """A call that was made before the effect was undone must not do it anew by itself."""
-    if operation.round != first_round and operation.status is not Status.COMMITTED:
-        raise VersionMovedError(
-            f"operation {call.op_id} was undone while this attempt waited (round {first_round} is over). Nothing was run.",
-            next_step="Find out whether it is still wanted before it is asked for.",
-            op_id=call.op_id,
-            seen=f"round {first_round}",
-            current=operation.version,
-        )
+# -- what begin refuses ----------------------------------------------------------------
 
 
 def require_room(session: SessionState, call: Call, operation: Operation, facts: History) -> None:
     """Raises TooManyAttemptsError, RecordTooLargeError when another attempt might leave no room for its outcome."""
     limits = session.engine.limits
-    attempts = sum(attempt.owned for attempt in operation.attempts.values())
+    attempts = operation.tries
     if attempts >= limits.max_attempts:
         raise TooManyAttemptsError(
             f"operation {call.op_id} was owned by {attempts} attempts that did not commit; the limit is {limits.max_attempts}.",
-            next_step="Find out why it fails (`fencepost ops show`); use another key for new work.",
+            next_step="Find out why it fails (`fencepost ops show`). Once the cause is gone, let it go on: say so with "
+            f"`fencepost in-doubt resolve {call.op_id} --absent --version {operation.version} --evidence … --by …`, or "
+            "open the ledger with a higher `Limits(max_attempts=…)`.",
             op_id=call.op_id,
             attempts=attempts,
             limit=limits.max_attempts,
@@ -439,7 +429,8 @@ def require_room(session: SessionState, call: Call, operation: Operation, facts:
     if size > limits.max_history_bytes:
         raise RecordTooLargeError(
             f"operation {call.op_id} has {size} bytes of history; an outcome might not fit any more.",
-            next_step="Use another key for new work; record large results by reference.",
+            next_step="Open the ledger with a higher `Limits(max_history_bytes=…)`, or use another key for new work; "
+            "record large results by reference.",
             size_bytes=size,
             limit_bytes=limits.max_history_bytes,
         )
@@ -459,35 +450,9 @@ async def _require_settled_log(session: SessionState, view: OperationView) -> No
         )
 
 
-def _in_doubt(call: Call, why: str, **details: Any) -> OperationInDoubtError:
-    return OperationInDoubtError(
-        f"operation {call.op_id} ({call.tool}) is in doubt: {why}. It may or may not have happened.",
-        next_step="Find out outside, then settle it with `fencepost in-doubt resolve` or a probe.",
-        **{"op_id": call.op_id, **details},
-    )
-
-
 def written(session: SessionState, call: Call, intent: EffectFact) -> None:
     """Say that an intent was acknowledged. Raises FencedError where the session was closed meanwhile, and withdrew it."""
     mine = session.open_attempts.get(intent.attempt_id)
     if mine is None:
-        raise _given_up(session, call)
+        raise given_up(session, call)
     mine.written = True
-
-
-def _given_up(session: SessionState, call: Call) -> FencedError:
-    return FencedError(
-        f"the intent for {call.op_id} was withdrawn: its session was closed meanwhile. Nothing was run.",
-        next_step="Open a new session and replay forward.",
-        session_id=session.session_id,
-        reason="closed",
-    )
-
-
-def _late(call: Call) -> StaleProjectionError:
-    return StaleProjectionError(
-        f"the intent for {call.op_id} was not confirmed within {call.deadline_s:g} s. It was withdrawn; "
-        "nothing was run.",
-        next_step="See `fencepost projector lag`; start one with `fencepost projector run`.",
-        op_id=call.op_id,
-    )

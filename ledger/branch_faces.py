@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from .asked import as_word
 from .operations import Operation
 from .prune_verdicts import OpenObligation, PruneVerdict
-from .service import Service, as_word
+from .service import Service
 from .speculation import SpeculationReport
 
 T = TypeVar("T")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from .argument_checks import check_count, check_exceptions, check_flag, check_names, check_seconds, check_text
 from .errors import InvalidArgumentError
 from .facts import EffectClass
 from .identity import (
@@ -98,8 +99,10 @@ class EffectOptions:
         check_id("tool", self.tool, limit=200)
         for name in ("secret", "stable_ids"):
             object.__setattr__(self, name, check_names(name, getattr(self, name)))
-        _check_exceptions("not_executed", self.not_executed)
+        check_exceptions("not_executed", self.not_executed)
         object.__setattr__(self, "kind", check_class(self.kind))
+        check_flag("record", self.record)
+        check_flag("order_safe", self.order_safe)
         check_declared(self.kind, self.undo, order_safe=self.order_safe)
         check_order_safe(self.kind, order_safe=self.order_safe)
         for name in ("deadline_s", "wait_s", "longest_run_s"):
@@ -126,12 +129,8 @@ class EffectOptions:
         Args:
             values: the tool's arguments by name, for what is declared of its undo.
         """
-        if isinstance(occurrence, bool) or not _whole(occurrence) or occurrence < 1:
-            raise InvalidArgumentError(
-                f"occurrence: {occurrence!r} is not a whole number from 1.",
-                next_step="Number wanted repeats from 1.",
-                field="occurrence",
-            )
+        check_count("occurrence", occurrence)
+        check_text("supplied_key", supplied_key)
         if key is None and identity is None:
             raise InvalidArgumentError(
                 f"key: nothing names this call of {self.tool}.",
@@ -148,13 +147,14 @@ class EffectOptions:
         identity = {n: self._told_apart(n, v) if n in self.secret else v for n, v in identity.items()}
         if key is not None:
             key = secrets.require_absent("key", check_id("key", key, limit=250))
-            op_id = keyed_op_id(tool=self.tool, key=key, occurrence=occurrence)
-            identified = canonical(identity, field="identity")
         else:
             scope = secrets.require_absent("scope", check_id("scope", scope, limit=250))
-            identified = canonical(identity, field="identity")
+        identified = _canonical("identity", identity)
+        if key is not None:
+            op_id = keyed_op_id(tool=self.tool, key=key, occurrence=occurrence)
+        else:
             op_id = identified_op_id(scope=scope, tool=self.tool, identified=identified, occurrence=occurrence)
-        content_digest = digest(canonical(content, field="content")) if content else _NO_CONTENT
+        content_digest = digest(_canonical("content", content)) if content else _NO_CONTENT
         arguments = canonical(shown) if content or self.secret else identified
         return Call(
             op_id=check_op_id(op_id),
@@ -241,7 +241,7 @@ class Tool:
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, check_names(name, given))
         for name in ("resource", "key_argument"):
-            _text(name, getattr(self, name))
+            check_text(name, getattr(self, name))
         for name in ("function", "key"):
             if not (callable(given := getattr(self, name)) or (given is None and name == "key")):
                 raise InvalidArgumentError(
@@ -255,21 +255,21 @@ class Tool:
                 field="undo",
             )
         options = self.options
-        named = {
-            *(self.identity or ()),
-            *self.content,
-            *([self.key_argument] if self.key_argument else []),
-            *options.secret,
-        }
         parameters = self._signature.parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        unknown = sorted(named - set(parameters))
-        if unknown and not takes_any:
-            raise InvalidArgumentError(
-                f"identity: {self.options.tool} has no parameter {', '.join(unknown)}.",
-                next_step=f"Name some of: {', '.join(parameters)}.",
-                field="identity",
-            )
+        for option, names in (
+            ("identity", self.identity or ()),
+            ("content", self.content),
+            ("key_argument", (self.key_argument,) if self.key_argument else ()),
+            ("secret", options.secret),
+        ):
+            unknown = sorted(set(names) - set(parameters))
+            if unknown and not takes_any:
+                raise InvalidArgumentError(
+                    f"{option}: {options.tool} has no parameter {', '.join(unknown)}.",
+                    next_step=f"Name some of: {', '.join(parameters)}.",
+                    field=option,
+                )
         rest = [
             n
             for n, p in parameters.items()
@@ -347,7 +347,7 @@ class Tool:
         shown = {name: HIDDEN if name in self.options.secret else value for name, value in values.items()}
         return self.options.call(
             scope=self._scope(shown) or scope,
-            key=_text("key", self.key(**shown)) if self.key else None,
+            key=check_text("key", self.key(**shown)) if self.key else None,
             identity=identity,
             content=content,
             occurrence=occurrence,
@@ -375,7 +375,7 @@ class Tool:
         options = self.options
         identity = values if self.identity is None else {name: values[name] for name in self.identity}
         scope = check_id("scope", self.scope or scope, limit=250)
-        identified = canonical(identity, field="identity")
+        identified = _canonical("identity", identity)
         return Call(
             op_id=check_op_id(identified_op_id(scope=scope, tool=options.tool, identified=identified)),
             tool=options.tool,
@@ -390,7 +390,7 @@ class Tool:
         )
 
     def _scope(self, keywords: dict[str, Any]) -> str:
-        return _text("scope", self.scope(**keywords)) if callable(self.scope) else self.scope
+        return check_text("scope", self.scope(**keywords)) if callable(self.scope) else self.scope
 
     def arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], idempotency_key: str
@@ -430,20 +430,9 @@ def _plain_mapping(field: str, value: Mapping[str, Any] | None) -> dict[str, Any
     return dict(value)
 
 
-def check_names(field: str, value: object) -> tuple[str, ...]:
-    """`value` as a tuple of names or templates. Raises InvalidArgumentError naming `field`; a text is no list."""
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):  # not shown: it may hold a secret
-        raise InvalidArgumentError(
-            f"{field}: must be a list of names, not {type(value).__name__}.",
-            next_step=f'Pass {field}=("…",); one name is written with a comma.',
-            field=field,
-        )
-    return tuple(check_id(field, name) for name in value)
-
-
 def check_order_safe(kind: EffectClass, *, order_safe: bool) -> None:
     """Raises InvalidArgumentError for an effect that is said to be order-safe and cannot be."""
-    if order_safe and kind is not EffectClass.IDEMPOTENT:
+    if check_flag("order_safe", order_safe) and kind is not EffectClass.IDEMPOTENT:
         raise InvalidArgumentError(
             "order_safe: only an IDEMPOTENT effect can be order-safe.",
             next_step="Leave it out, or declare the effect IDEMPOTENT.",
@@ -451,38 +440,24 @@ def check_order_safe(kind: EffectClass, *, order_safe: bool) -> None:
         )
 
 
-def _check_exceptions(field: str, value: object) -> None:
-    if isinstance(value, tuple) and all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in value):
-        return
-    raise InvalidArgumentError(
-        f"{field}: {value!r:.80} is no tuple of exception types.",
-        next_step=f"Pass {field}=(CardDeclined,); one is written with a comma.",
-        field=field,
-    )
+def _canonical(field: str, values: Mapping[str, Any]) -> bytes:
+    """Canonical JSON of arguments. Raises InvalidArgumentError that names the one which has none."""
+    try:
+        return canonical(values, field=field)
+    except InvalidArgumentError:
+        for name, value in values.items():
+            _require_form(field, name, value)
+        raise
+
+
+def _require_form(field: str, name: str, value: Any) -> None:
+    try:
+        canonical({name: value}, field=name)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"{field}: of the argument {error.message}", next_step=error.next_step, field=field, argument=name
+        ) from error.__cause__
 
 
 def _is_mapping(value: object) -> bool:
     return isinstance(value, Mapping)
-
-
-def check_seconds(field: str, value: object) -> None:
-    """Raises InvalidArgumentError naming `field` unless `value` is a number of seconds, 0 or more."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 10**7:
-        return
-    raise InvalidArgumentError(
-        f"{field}: {value!r} is not a number of seconds.", next_step="Pass 0 or more.", field=field
-    )
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int)
-
-
-def _text(field: str, value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise InvalidArgumentError(
-        f"{field}: must be text, not {type(value).__name__}.",
-        next_step=f"Pass (or return) a str as {field}.",
-        field=field,
-    )

@@ -54,8 +54,10 @@ class App:
 
     def require_existing(self) -> None:
         """Raise StoreError unless the ledger's file exists; opening it in code would create it."""
+        from .embedded_place import size_of  # noqa: PLC0415 - takes its time
+
         location = self.location()
-        if location.scheme == "sqlite" and not _has_content(Path(location.path)):
+        if location.scheme == "sqlite" and not size_of(Path(location.path)):
             raise StoreError(
                 f"no ledger at {location.path}.",
                 next_step="Run `fencepost init`, or open one in code.",
@@ -85,10 +87,3 @@ class App:
                 await store.close()
 
         return asyncio.run(run())
-
-
-def _has_content(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False

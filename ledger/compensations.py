@@ -32,7 +32,7 @@ from .attempts import Claim
 from .calls import Call
 from .compensation_reports import CompensationReport, Orders, Undone
 from .compensators import Compensators
-from .engine import ROOM_BYTES, Engine
+from .engine import Engine
 from .errors import (
     CompensationBlockedError,
     FencedError,
@@ -46,6 +46,7 @@ from .errors import (
 )
 from .facts import EffectClass, EffectFact, EffectKind
 from .identity import canonical, check_id, digest
+from .limits import ROOM_BYTES
 from .manifests import ManifestVerdict
 from .operations import Operation, Status, compensation_op_id
 from .planning import runner_of

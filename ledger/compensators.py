@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .calls import check_seconds
+from .argument_checks import check_seconds
 from .errors import InvalidArgumentError, ManifestError, NotFoundError
 from .identity import check_id
 from .manifests import Manifest, read
@@ -77,6 +77,10 @@ class Compensators:
                     next_step="Register it like `@ledger.compensator(action, state_hash=…)`.",
                     field=name,
                 )
+        hashed = {"payload": None} if _takes(state_hash, "payload") else {}
+        _require_fit("state_hash", state_hash, None, **hashed)
+        checked = {"expected_state_hash": ""} if _takes(function, "expected_state_hash") else {}
+        _require_fit("function", function, None, None, "", **checked)
         self._known[action] = Compensator(
             action=action, function=function, state_hash=state_hash, longest_run_s=longest_run_s
         )
@@ -145,6 +149,22 @@ def _unregistered(*actions: str) -> NotFoundError:
 
 async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
+
+
+def _require_fit(field: str, function: Callable[..., Any], *args: Any, **named: Any) -> None:
+    """Refuse what cannot be called as it will be: an inverse that fails so would be in doubt."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some builtins nobody can tell
+        return
+    try:
+        signature.bind(*args, **named)
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"{field}: it cannot be called as it will be ({error}).",
+            next_step="It is called as function(op, payload, idempotency_key), or state_hash(op).",
+            field=field,
+        ) from None
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

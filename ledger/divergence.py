@@ -6,11 +6,14 @@ somebody who understands both can tell. So it is held, whether or not the crosse
 matched by then: a match says nothing about what a further call is meant to be.
 
     - held as long as a crossed effect of its tool stands in the round in which it was crossed
-    - declared the same as a crossed effect, it is that effect from then on, and absorbed
+    - declared the same as a crossed effect, it is that effect from then on, and absorbed; under the same name
+      but with other identity arguments it is a conflict, as of any operation
     - declared new, it is an operation like any other
     - the first declaration in the log counts, for every process, session, and branch of the agent
 
 A declaration says nothing about effects that are undone: an effect of a later round was not crossed.
+What was asked for stands as the digest of its identity arguments in the facts that hold and declare it
+(their `state_digest`).
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from . import log_keys
 from .attempt_facts import text
 from .calls import Call
 from .engine import Engine
-from .errors import AlreadyExistsError, DivergenceHeldError, InvalidArgumentError
+from .errors import AlreadyExistsError, DivergenceHeldError, InvalidArgumentError, OperationConflictError
 from .facts import ANY_ROUND, AgentFact, AgentKind, Crossed
 from .identity import check_id, check_op_id, digest
 from .lineage import Agent
@@ -70,10 +73,38 @@ class HeldAttempt:
 # -- an attempt ------------------------------------------------------------------------
 
 
-def known_as(session: SessionState, call: Call) -> Call:
-    """The call; or the crossed effect that it was declared to be."""
-    how, other = session.declared.get(call.op_id, ("", ""))
-    return replace(call, op_id=other) if how == "same" else call
+async def known_as(session: SessionState, call: Call) -> Call:
+    """The call; or the crossed effect that it was declared to be.
+
+    Raises OperationConflictError if it has other identity arguments than the call that was declared.
+    """
+    declared = session.declared.get(call.op_id)
+    if declared is None or declared.declared_as != "same":
+        return call
+    if declared.state_digest != call.identity_digest:
+        raise await _conflict(session, call, declared.other_op_id)
+    return replace(call, op_id=declared.other_op_id)
+
+
+async def _conflict(session: SessionState, call: Call, other: str) -> OperationConflictError:
+    """The error that names what was declared, and what is asked for now."""
+    held = (await session.engine.view.agent(session.agent_id)).agent.held.get(call.op_id)
+    _, known = session.refused.get(call.op_id, ("", held.evidence if held else ""))
+    recorded = f"{call.tool} {known or 'arguments not kept'}"
+    given = f"{call.tool} {_shown(call) or 'arguments not kept'}"
+    unseen = ": what is secret differs, and is not shown" if call.secrets.texts and recorded == given else ""
+    return OperationConflictError(
+        f"operation {call.op_id} was declared the same as {other} when it was asked for as {recorded}, and was now "
+        f"asked for as {given}{unseen}.",
+        next_step=f"Use another key for another effect, or ask for {other} by its own name and arguments.",
+        op_id=call.op_id,
+        recorded=recorded,
+        given=given,
+    )
+
+
+def _shown(call: Call) -> str:
+    return text((call.arguments or b"").decode(), _ARGUMENTS_CHARS)
 
 
 def as_recorded(call: Call, operation: Operation, *, asked: Call) -> Call:
@@ -97,13 +128,13 @@ async def admitted(session: SessionState, call: Call) -> Call:
     engine = session.engine
     deadline = engine.clock.monotonic() + engine.limits.apply_s
     view = await engine.patiently(functools.partial(engine.view.agent, session.agent_id), deadline=deadline)
-    session.declared = view.agent.declared
+    session.declared = view.agent.declarations
     if call.op_id in session.declared:
-        return known_as(session, call)
+        return await known_as(session, call)
     candidates = sorted(await _standing(engine, rivals))
     if not candidates:
         return call
-    session.refused.add(call.op_id)
+    session.refused[call.op_id] = (call.identity_digest, _shown(call))
     await _note_held(session, call, view.agent)
     listed = ", ".join(candidates[:_TOLD]) + (", …" if len(candidates) > _TOLD else "")
     raise DivergenceHeldError(
@@ -130,7 +161,8 @@ async def _note_held(session: SessionState, call: Call, agent: Agent) -> None:
         op_id=call.op_id,
         tool=call.tool,
         effect_class=call.effect_class,
-        evidence=text((call.arguments or b"").decode(), _ARGUMENTS_CHARS),
+        evidence=_shown(call),
+        state_digest=call.identity_digest,
         seq=session.sequence.take(),
     )
     key = log_keys.rollback(session.agent_id, f"held-{digest(call.op_id.encode())[:32]}")
@@ -200,7 +232,10 @@ async def declare(
     if same_as is not None:
         await _require_standing(engine, agent, crossed, op_id, same_as)
     round_number = crossed[wanted[1]].round if wanted[1] else 1  # 0 where no round is told
-    said = {"op_id": op_id, "declared_as": wanted[0], "other_op_id": wanted[1], "round": round_number, **word._asdict()}
+    said = {
+        "op_id": op_id, "declared_as": wanted[0], "other_op_id": wanted[1], "round": round_number,
+        "state_digest": _asked_for(agent, op_id, session), **word._asdict(),
+    }  # fmt: skip
     offset = await _publish(engine, agent_id, said, session)
 
     async def applied() -> Agent | None:
@@ -220,6 +255,12 @@ async def declare(
             session.require_live()
         raise AssertionError("a declaration without a session always counts or finds another")
     return _require_agreement(session, agent, counts, wanted)
+
+
+def _asked_for(agent: Agent, op_id: str, session: SessionState | None) -> str:
+    """The digest of the identity arguments of the call that is declared: what this session was refused, or is on record."""
+    on_record = agent.held[op_id].state_digest if op_id in agent.held else ""
+    return session.refused.get(op_id, (on_record, ""))[0] if session else on_record
 
 
 def _over(agent: Agent, session: SessionState | None) -> bool:
@@ -243,7 +284,7 @@ def _require_agreement(
 ) -> AgentFact:
     """The declaration that counts, known to the session. Raises AlreadyExistsError if it says something else."""
     if session is not None:
-        session.declared = agent.declared
+        session.declared = agent.declarations
     if (counts.declared_as, counts.other_op_id) == wanted:
         return counts
     how = "new" if counts.declared_as == "new" else f"the same as {counts.other_op_id}"

@@ -29,9 +29,9 @@ _SHARED = NETWORK | {"9p"}
 def look_at_place(path: Path) -> Sequence[Check]:
     """Whether the library and the place of the file are what a ledger needs."""
     version = sqlite_version()
+    kind = file_system(path)
     existing = next(p for p in (path.parent, *path.parents) if p.exists())
     free = shutil.disk_usage(existing).free
-    kind = file_system(path)
     return (
         Check("SQLite", not may_corrupt(version), version, "3.51.3 or newer (or 3.50.7, 3.44.6)"),
         Check("file system", kind not in _SHARED, kind or "unknown", "a local one: all processes on one machine"),

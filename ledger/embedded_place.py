@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from .errors import GuaranteeError
+from .errors import GuaranteeError, StoreError
 
 NETWORK = frozenset(
     (
@@ -30,8 +30,23 @@ MAGIC = {
 """The same by the number that statfs gives. Source: statfs(2) and linux/magic.h."""
 
 
+def size_of(path: Path) -> int | None:
+    """Bytes of a file; None where there is none. Raises StoreError where this user may not look: there may be one."""
+    try:
+        return path.stat().st_size
+    except PermissionError as error:
+        raise StoreError(
+            f"{path} cannot be looked at: this user may not enter its folder.",
+            next_step="Act as the user whose ledger it is, or name another one with `--url` or FENCEPOST_URL.",
+            path=str(path),
+        ) from error
+    except OSError:
+        return None
+
+
 def file_system(path: Path) -> str:
-    """The type of the file system that holds `path`, or will; "" where that cannot be told."""
+    """The type of the file system that holds `path`, or will; "" where that cannot be told. Raises as `size_of` does."""
+    size_of(path)
     existing = next(p for p in (path, *path.parents) if p.exists()).resolve()
     return MAGIC.get(magic_of(existing), "") or mounted_type(existing)
 

@@ -24,7 +24,6 @@ from . import projection as docs
 from .errors import (
     FencepostError,
     GuaranteeError,
-    InvalidArgumentError,
     OutcomeUnknownError,
     StaleProjectionError,
     StoreClosedError,
@@ -32,6 +31,7 @@ from .errors import (
 )
 from .facts import AgentFact, EffectFact, EffectKind, encode_agent, encode_effect
 from .history import History, PositionedFact, Record, merge
+from .limits import Limits
 from .operations import Operation
 from .ports import DocumentKey, Store, Terms
 from .positions import Partition, Position, Topic
@@ -41,8 +41,6 @@ from .view import View
 
 T = TypeVar("T")
 
-ROOM_BYTES = 900_000
-"""What a record has room for beside names and positions, so that an outcome always fits."""
 LOOK_AGAIN_S = 0.1
 """Pause before a projection that may not be believed, or a store that is away, is asked again."""
 LOOK_AT_LEAST_S = 1.0
@@ -52,45 +50,6 @@ BEAT_S = 2.0
 """How often a living session says that it lives."""
 SILENT_S = 15.0
 """A session that has not said so for this long is taken to be gone (advisory only)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of the protocol, in seconds, bytes, and counts.
-
-    Attributes:
-        deadline_s: from an intent to the start of its effect; later it is withdrawn.
-        wait_s: for another owner's decision.
-        apply_s: for the projection to apply what was published.
-        publish_s: for an outcome to be acknowledged, over all tries.
-        max_result_bytes: larger results go by digest and reference.
-        max_manifest_bytes: of how an effect is undone; stands in its intent and, sealed, in its commit.
-        max_history_bytes: a key's history may not grow beyond it by an intent, so that the
-            largest outcome always fits into a record.
-        max_attempts: of one operation, of those that owned it; what lost a race is kept as numbers.
-    """
-
-    deadline_s: float = 30.0
-    wait_s: float = 30.0
-    apply_s: float = 30.0
-    publish_s: float = 60.0
-    max_result_bytes: int = 256_000
-    max_arguments_bytes: int = 64_000
-    max_history_bytes: int = 500_000
-    max_attempts: int = 64
-    max_manifest_bytes: int = 32_000
-
-    def __post_init__(self) -> None:
-        largest = (
-            self.max_history_bytes + self.max_arguments_bytes + self.max_result_bytes + 2 * self.max_manifest_bytes
-        )
-        if largest > ROOM_BYTES:
-            raise InvalidArgumentError(
-                f"limits: history, arguments, result and two manifests may take {largest} bytes together; a record "
-                f"has room for {ROOM_BYTES}.",
-                next_step="Lower max_history_bytes, max_arguments_bytes, max_result_bytes, or max_manifest_bytes.",
-                field="limits",
-            )
 
 
 class Clock:

@@ -238,7 +238,7 @@ class GenerationConflictError(ConflictError):
 
 
 class TooManyAttemptsError(ConflictError):
-    """The operation reached its cap on attempts. Fields: `op_id`, `attempts`, `limit`."""
+    """The operation reached `Limits.max_attempts`; an operator lets it go on. Fields: `op_id`, `attempts`, `limit`."""
 
 
 class RollbackPendingError(ConflictError):

@@ -20,14 +20,17 @@ from types import TracebackType
 from typing import Any, Self, TextIO, TypedDict, TypeVar
 
 from . import transfer, verification
+from .asked import as_policy, as_word
 from .branch_faces import AsyncBranchCalls, BranchCalls
 from .compensation_faces import AsyncCompensationCalls, CompensationCalls
 from .context_faces import AsyncContextCalls, ContextCalls
 from .contexts import Checkpoint
-from .engine import Engine, Limits, Loop
+from .embedded_place import size_of
+from .engine import Engine, Loop
 from .errors import InvalidArgumentError
 from .identity import check_id
 from .legible import Legible
+from .limits import Limits
 from .operation_faces import AsyncOperationCalls, OperationCalls
 from .operations import Operation
 from .ports import Store
@@ -35,7 +38,7 @@ from .quarantine_faces import AsyncQuarantine, Quarantine
 from .replay import ReplayedOperation
 from .resolutions import OpenOperation, ProbeAnswer
 from .running import wait
-from .service import AgentWatermark, Probe, Service, as_policy, as_word
+from .service import AgentWatermark, Probe, Service
 from .session_faces import AgentSession, AsyncAgentSession, Opening
 from .setup import initialise
 from .stores import open_store
@@ -111,8 +114,16 @@ class _Asked(TypedDict):
     restored: str
 
 
+def _checked(limits: object) -> Limits | None:
+    if limits is None or isinstance(limits, Limits):
+        return limits
+    raise InvalidArgumentError(
+        f"limits: must be Limits, not {type(limits).__name__}.", next_step="Pass Limits(wait_s=…).", field="limits"
+    )
+
+
 def _has_file(url: str) -> bool:
-    return Path(parse(url).path).exists()
+    return size_of(Path(parse(url).path)) is not None
 
 
 class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls, Quarantine):
@@ -129,7 +140,7 @@ class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls
             InvalidArgumentError: not a store URL.
             StoreError: the store is not reachable, not initialised, or nobody projects it.
         """
-        ledger = cls(open_store(url), limits=limits)
+        ledger = cls(limits=_checked(limits), store=open_store(url))
         try:
             ledger._call(ledger._start())
         except BaseException:
@@ -346,7 +357,7 @@ class AsyncLedger(
     @classmethod
     def open(cls, url: str | None = None, *, limits: Limits | None = None) -> AsyncLedger:
         """A ledger to be entered with `async with`; see `Ledger.open`."""
-        return cls(open_store(url), limits=limits)
+        return cls(limits=_checked(limits), store=open_store(url))
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(self.submit(work))

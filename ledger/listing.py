@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from . import projection as docs
+from .argument_checks import check_count, check_text
 from .engine import Engine
 from .errors import InvalidArgumentError
 from .identity import check_id
@@ -35,16 +36,16 @@ class Wanted:
     limit: int | None = None
 
     def __post_init__(self) -> None:
+        for name, value in (("agent", self.agent_id), ("tool", self.tool), ("after", self.after)):
+            check_text(name, value)
         if self.status and self.status not in set(Status):
             raise InvalidArgumentError(
                 f"status: {self.status!r} is none.",
                 next_step=f"Choose one of: {', '.join(Status)}.",
                 field="status",
             )
-        if self.limit is not None and self.limit < 1:
-            raise InvalidArgumentError(
-                f"limit: {self.limit!r} is not a whole number from 1.", next_step="Count from 1.", field="limit"
-            )
+        if self.limit is not None:
+            check_count("limit", self.limit)
 
     def has(self, view: OperationView) -> bool:
         """Whether this operation is asked for."""

@@ -144,7 +144,7 @@ async def _take_over(engine: Engine, view: AgentView, session: Session, *, deadl
         session.segment, scope,
     )  # fmt: skip
     state.crossed = view.agent.crossed(session.branch_id)
-    state.declared = view.agent.declared
+    state.declared = view.agent.declarations
     state.generation = view.context.generation_at(session.parent)
     with contextlib.suppress(StoreUnavailableError):  # advisory, but it is heard of from the beginning
         await engine.store.projection.beat([session.session_id])

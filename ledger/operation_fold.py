@@ -272,6 +272,12 @@ def _affirm(op: Operation, position: Position, fact: EffectFact) -> None:
         op.settled = replace(op.settled, manifest=fact.manifest, manifest_digest=fact.manifest_digest)
 
 
+def _try_anew(op: Operation, position: Position, fact: EffectFact) -> None:
+    """Somebody has looked at a free operation: what failed before that is not counted against it any more."""
+    _affirm(op, position, fact)
+    op.tried_anew = position
+
+
 def _end_round(op: Operation, position: Position, fact: EffectFact) -> None:
     op.compensations.append(fact)
     op.round += 1
@@ -356,7 +362,7 @@ _RESOLUTIONS: dict[tuple[Status, Outcome], Rule] = {
     (Status.COMMITTED, Outcome.COMPENSATED): _end_round,
     (Status.COMPENSATING, Outcome.COMMITTED): _not_undone,
     (Status.COMPENSATING, Outcome.COMPENSATED): _end_round,
-    (Status.FREE, Outcome.ABSENT): _affirm,
+    (Status.FREE, Outcome.ABSENT): _try_anew,
 }
 
 _RULES: dict[EffectKind, Rule] = {

@@ -116,6 +116,7 @@ class Operation:
         undoing: the undo that is under way, while the status is COMPENSATING.
         undoings: every undo that was begun, in log order.
         compensations: the facts that ended a round, in log order.
+        tried_anew: where somebody who had looked into it said last that it may be tried on: `tries` counts from there.
         summaries: attempts that never owned it and are only kept as numbers; see `losers.py`.
     """
 
@@ -137,6 +138,7 @@ class Operation:
     undoings: list[Undoing] = field(default_factory=list)
     summaries: list[EffectFact] = field(default_factory=list)
     last_resolution: Position = NOWHERE
+    tried_anew: Position = NOWHERE
     voids: int = 0
 
     @property
@@ -165,6 +167,11 @@ class Operation:
     def idempotency_key(self) -> str:
         """The key to hand to the tool in this round."""
         return idempotency_key(self.op_id, self.round, self.voids)
+
+    @property
+    def tries(self) -> int:
+        """How many attempts owned it, since somebody last said that it may be tried on."""
+        return sum(attempt.owned and attempt.position > self.tried_anew for attempt in self.attempts.values())
 
     @property
     def needs_attention(self) -> bool:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import inverses
+from .argument_checks import check_flag, check_text
 from .engine import Engine
 from .errors import (
     InvalidArgumentError,
@@ -109,6 +110,9 @@ class ProbeAnswer:
                 field="outcome",
             )
         object.__setattr__(self, "outcome", known)
+        check_flag("voided", self.voided)
+        for name in ("evidence", "post_state_hash"):
+            check_text(name, getattr(self, name))
 
 
 async def open_operations(engine: Engine, *, agent_id: str | None = None) -> list[OpenOperation]:
@@ -164,7 +168,8 @@ async def resolve(
 
     Args:
         outcome: COMMITTED, ABSENT, or COMPENSATED (a committed effect was undone outside). COMMITTED is also
-            the word on one that is committed and `sealable`, with `post_state_hash`.
+            the word on one that is committed and `sealable`, with `post_state_hash`; ABSENT is also the word on a
+            free operation at its cap of attempts, which may be tried on then.
         version: `Operation.version` as it was seen.
         risk_accepted: an operator takes the risk that an ABSENT effect still happens.
         post_state_hash: of what a COMMITTED effect left behind; seals how it is undone.
@@ -184,7 +189,8 @@ async def resolve(
     view = await engine.view.operation(op_id)
     operation = view.operation
     sealing = outcome is Outcome.COMMITTED and bool(post_state_hash) and operation.sealable
-    _require_resolvable(view, outcome, version, sealing=sealing)
+    if not _may_be_tried_on(engine, operation, outcome, version):
+        _require_resolvable(view, outcome, version, sealing=sealing)
     if sealing and operation.at_rest and result is not None:
         raise _no_path("result", "the effect is committed, and its result was recorded with that")
     if outcome is Outcome.ABSENT and not (voided or risk_accepted):
@@ -216,6 +222,19 @@ async def resolve(
     )
     offset = await engine.publish_effect(fact, view.facts)
     return await confirmed(engine, view, fact, offset)
+
+
+def require_kept(result: Any, limit: int) -> None:
+    """Raise InvalidArgumentError unless a result that a person gives can be kept: it stands nowhere else."""
+    form, data, why = encode_result(result, limit)
+    if form in {ResultForm.JSON, ResultForm.NONE}:
+        return
+    said = f"has no JSON form ({why[:300]})" if data is None else f"takes {len(data)} bytes; at most {limit} are kept"
+    raise InvalidArgumentError(
+        f"result: {said}. Nothing was recorded.",
+        next_step="Pass plain JSON (text, numbers, lists, dicts): of what is large, where it can be found.",
+        field="result",
+    )
 
 
 def _sealed(
@@ -279,6 +298,12 @@ _ALLOWED = {
     Outcome.ABSENT: {Status.OWNED, Status.IN_DOUBT, Status.UNSAFE, Status.FREE},
     Outcome.COMPENSATED: {Status.UNSAFE, Status.COMMITTED, Status.COMPENSATING},
 }
+
+
+def _may_be_tried_on(engine: Engine, operation: Operation, outcome: Outcome, version: str) -> bool:
+    """Whether this is the word on a free operation that has reached its cap: it may be tried on."""
+    full = operation.status is Status.FREE and operation.tries >= engine.limits.max_attempts
+    return full and outcome is Outcome.ABSENT and operation.version == version
 
 
 def _require_resolvable(view: OperationView, outcome: Outcome, version: str, *, sealing: bool = False) -> None:

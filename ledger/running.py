@@ -265,9 +265,9 @@ async def outcome_of(claim: Claim, options: EffectOptions, error: BaseException)
     """Record what an exception out of an effect says about it."""
     if not claim.owned or claim.decided:
         return
-    why = strangers.told(error)
-    if not claim.started or options.certainly_not(error) or claim.call.unconfirmed:
-        await settling.fail(claim, why, key_voided=claim.started and says_key_voided(error))
+    why = strangers.told(error, longest=strangers.UNCUT)
+    if not claim.may_have_run or options.certainly_not(error) or claim.call.unconfirmed:
+        await settling.fail(claim, why, key_voided=claim.may_have_run and says_key_voided(error))
     else:
         await settling.doubt(claim, why)
 

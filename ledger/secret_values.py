@@ -18,6 +18,7 @@ from urllib.parse import quote
 from .errors import FencepostError, InvalidArgumentError
 from .facts import EffectFact, ResultForm
 from .identity import canonical
+from .spellings import NO_SPELLINGS, Spellings
 
 HIDDEN = "(secret)"
 MARK = {"$secret": "not recorded"}
@@ -37,15 +38,20 @@ class Secrets:
 
     Attributes:
         texts: longest first.
+        spellings: in what other ways a text may hold them.
     """
 
     texts: tuple[str, ...] = field(default=(), repr=False)
+    spellings: Spellings = field(default=NO_SPELLINGS, repr=False, compare=False)
 
     def hidden(self, text: str) -> str:
         """The text with every secret taken out, and the beginning of one at its end, where it may have been cut."""
+        if not self.texts:
+            return text
+        text = self.spellings.replaced(text, HIDDEN)
         for secret in self.texts:
             text = text.replace(secret, HIDDEN)
-        for secret in self.texts:
+        for secret in (*self.texts, *self.spellings.exact):
             for length in range(min(len(secret), len(text)), _TAIL - 1, -1):
                 if text.endswith(secret[:length]):
                     return text[:-length] + HIDDEN
@@ -54,7 +60,8 @@ class Secrets:
     def in_text(self, text: str) -> bool:
         """Whether a text holds a secret; one of less than 6 characters only as a whole word, of less than 3 as all of it."""
         words = {text, *(word for word in re.split(r"\W+", text) if len(word) >= _SHORTEST)}
-        return any(secret in words or (len(secret) >= _SHORT and secret in text) for secret in self.texts)
+        plain = any(secret in words or (len(secret) >= _SHORT and secret in text) for secret in self.texts)
+        return plain or bool(self.spellings.spans(text))
 
     def in_json(self, data: bytes | None) -> bool:
         """Whether a value or a name in this JSON holds a secret."""
@@ -71,7 +78,8 @@ class Secrets:
 
     def require_absent(self, field: str, text: str) -> str:
         """The text of a name, if no secret is in it. Raises InvalidArgumentError, which does not show it."""
-        if HIDDEN in text or any(text == secret or (len(secret) >= _SHORT and secret in text) for secret in self.texts):
+        plain = any(text == secret or (len(secret) >= _SHORT and secret in text) for secret in self.texts)
+        if HIDDEN in text or plain or self.spellings.spans(text):
             raise InvalidArgumentError(
                 f"{field}: it is made from a secret argument, and would show it.",
                 next_step="Make it from other arguments; a secret one tells operations apart without being shown.",
@@ -121,10 +129,19 @@ def may_hold_secrets(arguments: bytes | None) -> bool:
 def secrets_of(values: Mapping[str, Any], names: Iterable[str]) -> Secrets:
     """The secrets among the arguments of a call. Raises InvalidArgumentError for one that has no canonical form."""
     forms: set[str] = set()
+    plain: set[str] = set()
+    blobs: set[bytes] = set()
     for name in names:
         if name in values:
-            forms.update(_forms(name, values[name]))
-    return Secrets(tuple(sorted(forms, key=lambda form: (-len(form), form)))) if forms else NO_SECRETS
+            leaves, data = _parts(name, values[name])
+            plain.update(leaves)
+            blobs.update(data)
+    for leaf in plain:
+        forms.update((leaf, json.dumps(leaf)[1:-1], repr(leaf)[1:-1], quote(leaf, safe="")))
+    for blob in blobs:
+        forms.update((blob.decode(errors="replace"), blob.hex(), base64.b64encode(blob).decode()))
+    texts = tuple(sorted(forms - {""}, key=lambda form: (-len(form), form)))
+    return Secrets(texts, Spellings(plain, blobs)) if texts else NO_SECRETS
 
 
 def stretched(value: Any, *, tool: str, name: str) -> str:
@@ -147,15 +164,23 @@ def _canonical(name: str, value: Any) -> bytes:
         ) from None
 
 
-def _forms(name: str, value: Any) -> Iterator[str]:
-    """How a text may hold the value: each part of it, plainly and as JSON, Python, and URLs write it."""
+def _parts(name: str, value: Any) -> tuple[list[str], list[bytes]]:
+    """Each part of the value, as text, and as the bytes that it is."""
     plain = [] if value is None or isinstance(value, (bool, list, tuple, Mapping)) else [str(value)]
-    for leaf in (*_leaves(json.loads(_canonical(name, value)), names=False), *plain):
-        yield from (form for form in (leaf, json.dumps(leaf)[1:-1], repr(leaf)[1:-1], quote(leaf, safe="")) if form)
-    if isinstance(value, bytes):
-        yield from (
-            form for form in (value.decode(errors="replace"), value.hex(), base64.b64encode(value).decode()) if form
-        )
+    written = json.loads(_canonical(name, value))
+    return [*_leaves(written, names=False), *plain], list(_blobs(written))
+
+
+def _blobs(value: Any) -> Iterator[bytes]:
+    """The bytes in a canonical value, which stand in it as tagged base64."""
+    if isinstance(value, Mapping):
+        if set(value) == {"$bytes"} and isinstance(value["$bytes"], str):
+            with contextlib.suppress(ValueError):
+                yield base64.b64decode(value["$bytes"])
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _blobs(item)
 
 
 def _leaves(value: Any, *, names: bool) -> Iterator[str]:

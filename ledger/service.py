@@ -22,13 +22,15 @@ from . import (
     rollbacks,
     sessions,
 )
+from .argument_checks import check_flag, check_text
+from .asked import as_outcome, no_watermark
 from .calls import check_class, check_order_safe
 from .compensation_service import CompensationService
 from .contexts import Checkpoint
 from .divergence import HeldAttempt
 from .engine import Engine
 from .errors import InvalidArgumentError, NotFoundError, no_such_branch, not_in_ledger
-from .facts import AgentFact, EffectClass, Outcome
+from .facts import AgentFact, EffectClass
 from .identity import check_id, check_op_id
 from .lineage import ROOT, Session
 from .listing import Wanted, check_agent
@@ -100,7 +102,7 @@ class Service:
         if isinstance(resumed_from, str):
             resumed_from = Watermark.parse(resumed_from)
         if resumed_from is not None and not isinstance(resumed_from, Watermark):
-            raise _no_watermark("resumed_from", resumed_from)
+            raise no_watermark("resumed_from", resumed_from)
         return await opening.open_session(
             self.engine, agent_id, branch_id, resumed_from=resumed_from, scope=scope or agent_id
         )
@@ -327,7 +329,7 @@ class Service:
                 found = registered.mark
             since = found
         if not isinstance(since, Watermark):
-            raise _no_watermark("since", since)
+            raise no_watermark("since", since)
         await opening.check_watermark(self.engine, view, since)
         return since.point
 
@@ -409,11 +411,16 @@ class Service:
         check_op_id(op_id)
         values["by"] = check_id("by", values["by"], limit=200)
         values["evidence"] = check_id("evidence", values["evidence"], limit=2000)
-        outcome = _as_outcome(values.pop("outcome"), "Choose committed, absent, or compensated.")
+        check_flag("accept_risk", values["risk_accepted"])
+        for name in ("version", "post_state_hash"):
+            check_text(name, values[name])
+        resolutions.require_kept(values["result"], self.engine.limits.max_result_bytes)
+        outcome = as_outcome(values.pop("outcome"), "Choose committed, absent, or compensated.")
         return await resolutions.resolve(self.engine, op_id, outcome, **values)
 
     async def probe(self, op_id: str, *, by: str) -> tuple[ProbeAnswer, Operation]:
         """Ask the tool's probe and record its answer. Raises NotFoundError without a probe."""
+        check_id("by", by, limit=200)
         found = await resolutions.open_operations(self.engine)
         item = next((i for i in found if i.operation.op_id == op_id), None)
         if item is None:
@@ -442,54 +449,24 @@ class Service:
 
     async def quarantined(self, place: str) -> QuarantinedDetails:
         """One record of it with its bytes; see `quarantine.shown`."""
-        return await quarantine.shown(self.engine, place)
+        return await quarantine.shown(self.engine, check_text("place", place))
 
     async def release(
         self, place: str, *, version: str, by: str, evidence: str, outcome: str | None, **more: Any
     ) -> QuarantinedRecord:
         """Deal with such a record; see `quarantine.release`."""
+        check_text("place", place)
         check_id("by", by, limit=200)
         check_id("evidence", evidence, limit=2000)
+        check_flag("accept_risk", more["risk_accepted"])
+        resolutions.require_kept(more["result"], self.engine.limits.max_result_bytes)
         if outcome is None and any(more.values()):
             raise InvalidArgumentError(
                 "outcome: a result, or a risk that is taken, goes with an outcome.",
                 next_step="Say committed or absent.",
                 field="outcome",
             )
-        known = None if outcome is None else _as_outcome(outcome, "Choose committed or absent.")
+        known = None if outcome is None else as_outcome(outcome, "Choose committed or absent.")
         return await quarantine.release(
             self.engine, place, version=version, by=by, evidence=evidence, outcome=known, **more
         )
-
-
-def _as_outcome(outcome: str, next_step: str) -> Outcome:
-    try:
-        return Outcome(str(outcome).upper())
-    except ValueError as error:
-        raise InvalidArgumentError(f"outcome: {error}.", next_step=next_step, field="outcome") from error
-
-
-def _no_watermark(field: str, value: object) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{field}: {value!r} is no watermark.",
-        next_step="Pass a token, a Watermark, or (for a replay) a checkpoint's id.",
-        field=field,
-    )
-
-
-def as_word(by: str, evidence: str) -> Word:
-    """Who acts, and how they know, where somebody says so. Raises InvalidArgumentError."""
-    return Word(
-        by if by == "" else check_id("by", by, limit=200),
-        evidence if evidence == "" else check_id("evidence", evidence, limit=2_000),
-    )
-
-
-def as_policy(policy: Policy | str) -> Policy:
-    """The policy of this name, in any case. Raises InvalidArgumentError."""
-    try:
-        return Policy(str(policy).upper())
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"policy: {policy!r} is not a policy.", next_step="Choose STRICT or GATED.", field="policy"
-        ) from error

@@ -9,18 +9,21 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from . import divergence, sessions
+from .argument_checks import check_names, check_text
+from .asked import as_policy, as_word
 from .at_once import Submit
 from .attempt_faces import AsyncAttempt, Attempt
 from .attempts import Claim
-from .calls import Call, EffectOptions, Tool, check_names
+from .calls import Call, EffectOptions, Tool
 from .context_faces import AsyncCompactionCalls, CompactionCalls
 from .errors import FencedError, InvalidArgumentError
 from .facts import EffectClass
+from .identity import check_id
 from .positions import Position
 from .prune_verdicts import PruneVerdict
 from .replay import ReplayedOperation
 from .running import EffectFunction, current, decorated, wait
-from .service import Service, as_policy, as_word
+from .service import Service
 from .undo import Undo
 from .verdicts import Policy
 from .watermarks import Watermark
@@ -37,6 +40,10 @@ class Opening:
     branch: str
     resumed_from: str | Watermark | None = None
     scope: str = ""
+
+    def __post_init__(self) -> None:
+        if self.scope != "":
+            check_id("scope", self.scope, limit=250)
 
 
 class _SessionBase:
@@ -196,7 +203,7 @@ class _SessionBase:
             )
         declared = EffectOptions(tool=tool, kind=kind, **rest)
         call = declared.call(
-            scope=options.get("scope", "") or self.state.scope,
+            scope=check_text("scope", options.get("scope", "")) or self.state.scope,
             key=key,
             identity=identity,
             content=content,

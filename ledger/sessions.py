@@ -25,6 +25,7 @@ from .facts import AgentFact, AgentKind, Crossed, EffectClass, EffectFact, Effec
 from .history import History
 from .identity import check_id
 from .positions import Position
+from .sequence import Sequence
 from .verdicts import NOBODY, Word
 from .watermarks import Point, Watermark
 
@@ -32,48 +33,6 @@ Publishing = Callable[[], Coroutine[Any, Any, "int | None"]]
 _GIVEN_UP = frozenset({AgentKind.CHECKPOINTED, AgentKind.COMPACTED})
 CLOSING_S = 5.0
 """How long the close of a session may wait until it is applied."""
-
-
-class Sequence:
-    """Gives out a session's sequence numbers and remembers which were certainly never written."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._mine = threading.local()
-        self._told = 0
-        self.last = 0
-        self.voided: set[int] = set()
-
-    def take(self) -> int:
-        """The next number."""
-        with self._lock:
-            self.last += 1
-            self._mine.taken = (self.last,)  # with no call in between, at which a thread can be interrupted
-            return self.last
-
-    def taken_here(self) -> tuple[int, ...]:
-        """The number that this thread took last, in a tuple of its own for each; for whoever was interrupted with it."""
-        taken: tuple[int, ...] = getattr(self._mine, "taken", ())
-        return taken
-
-    def tell(self) -> int:
-        """The last number, for a watermark: what it covers is not given out again."""
-        with self._lock:
-            self._told = self.last
-            return self.last
-
-    def void(self, number: int) -> None:
-        """Say that the fact with this number was certainly not written."""
-        with self._lock:
-            if number == self.last > self._told:
-                self.last -= 1
-            else:
-                self.voided.add(number)
-
-    def discount(self, number: int) -> None:
-        """Say that the fact with this number means nothing any more, whether it was written or not."""
-        with self._lock:
-            self.voided.add(number)
 
 
 @dataclass(slots=True)
@@ -112,7 +71,8 @@ class SessionState:
         marked: the highest number at which a checkpoint or a compaction of this session stands.
         generation: of the context that it works with; moves on when a compaction counts.
         held: op ids of which this session has left word in the log that they are held.
-        refused: op ids that were held in this session, whether or not word of it was left.
+        refused: op id → (digest of the identity arguments, arguments) of what was held in this session last, whether
+            or not word of it was left.
         repeats: whether the last call found its effect done before, so that the next one may as well: a guess.
         turn: held by whoever registers a checkpoint or records a compaction: one at a time, so that
             no checkpoint falls between two generations.
@@ -134,9 +94,9 @@ class SessionState:
     unreturned: dict[str, int] = field(default_factory=dict)
     marked: int = 0
     crossed: dict[str, Crossed] = field(default_factory=dict)
-    declared: dict[str, tuple[str, str]] = field(default_factory=dict)
+    declared: dict[str, AgentFact] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
-    refused: set[str] = field(default_factory=set)
+    refused: dict[str, tuple[str, str]] = field(default_factory=dict)
     unknown: dict[int, tuple[Publishing, BaseException]] = field(default_factory=dict)
     generation: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -191,6 +151,12 @@ class SessionState:
                 return False
             mine.started = True
             return True
+
+    def told(self, attempt_id: str, *, ran: bool) -> None:
+        """Note what is said of an attempt: its effect was begun, permitted or not; or it was refused the permit."""
+        with self._deciding:
+            if (mine := self.open_attempts.get(attempt_id)) is not None:
+                mine.started, mine.given_up = ran, not ran
 
     def gives_up(self, attempt: OpenAttempt) -> bool:
         """Note that an attempt never starts. False: it has."""
@@ -480,7 +446,7 @@ async def _wait_for_the_end(state: SessionState, offset: int | None) -> None:
 
 
 async def _decide_open_attempts(state: SessionState) -> None:
-    """Attempts that were never started are withdrawn, the others are in doubt."""
+    """Attempts of which nobody has heard, or that were refused, are withdrawn; the others are in doubt."""
     for attempt_id, attempt in list(state.open_attempts.items()):
         _, facts = await state.engine.view.folded(attempt.op_id)
         withdrawn = state.gives_up(attempt)  # another thread may be about to start it

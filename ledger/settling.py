@@ -19,7 +19,7 @@ from .identity import digest
 from .operations import VOIDED
 from .results import plain_json
 from .secret_values import may_hold_secrets
-from .strangers import told
+from .strangers import UNCUT, told
 
 COMMITTED = "committed"
 """What a claim is, as which an outcome says that the effect happened."""
@@ -71,8 +71,8 @@ def committed(
         result=data if form is ResultForm.JSON else None,
         result_form=form,
         result_digest=digest(data) if data is not None else "",
-        result_reference=text(reference, 2000),
-        error=text(why, 500),
+        result_reference=_said(claim, reference, 2000),
+        error=_said(claim, why, 500),
     )
     claim.value = value
     limit = claim.session.engine.limits.max_manifest_bytes
@@ -117,7 +117,7 @@ async def fail(claim: Claim, why: str, *, key_voided: bool = False) -> None:
         close(claim, "failed")
         return
     fact = outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.FAILED)
-    await settle(claim, replace(fact, error=text(why, 500), reason=VOIDED if key_voided else ""), "failed")
+    await settle(claim, replace(fact, error=_said(claim, why, 500), reason=VOIDED if key_voided else ""), "failed")
 
 
 async def doubt(claim: Claim, why: str) -> None:
@@ -126,7 +126,13 @@ async def doubt(claim: Claim, why: str) -> None:
         close(claim, "in doubt")
         return
     fact = outcome(claim.session, claim.call, claim.attempt_id, claim.round, EffectKind.IN_DOUBT)
-    await settle(claim, replace(fact, reason=text(why, 500), error=text(why, 500)), "in doubt")
+    said = _said(claim, why, 500)
+    await settle(claim, replace(fact, reason=said, error=said), "in doubt")
+
+
+def _said(claim: Claim, why: str, limit: int) -> str:
+    """A text as it may be written down: cut only once no secret is in it, of which the beginning may not be known."""
+    return text(claim.call.secrets.hidden(why[:UNCUT]), limit)
 
 
 async def settle(claim: Claim, fact: EffectFact, decided: str) -> None:
@@ -171,5 +177,5 @@ def encode_result(
     try:
         data = encode(value) if encode else plain_json(value)
     except Exception as error:  # noqa: BLE001 (any encoder may raise anything; a commit it stays)
-        return ResultForm.NOT_ENCODABLE, None, told(error)[:300]
+        return ResultForm.NOT_ENCODABLE, None, told(error, longest=UNCUT)
     return (ResultForm.JSON if len(data) <= limit else ResultForm.TOO_LARGE), data, ""

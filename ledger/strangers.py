@@ -15,10 +15,14 @@ from .secret_values import may_hold_secrets
 _LONGEST = 500
 
 
-def told(error: BaseException) -> str:
+UNCUT = 20_000
+"""Characters of what is looked through for secrets, and cut afterwards."""
+
+
+def told(error: BaseException, *, longest: int = _LONGEST) -> str:
     """What an exception says of itself, even if it fails to."""
     try:
-        return f"{type(error).__name__}: {error}"[:_LONGEST]
+        return f"{type(error).__name__}: {error}"[:longest]
     except Exception:  # noqa: BLE001 (a broken message must not keep an outcome from the log)
         return type(error).__name__
 

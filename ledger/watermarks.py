@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
+from .argument_checks import check_text
 from .errors import WatermarkMangledError
 from .positions import Position
 
@@ -126,7 +127,7 @@ class Watermark:
     @classmethod
     def parse(cls, token: str) -> Watermark:
         """The watermark of a token. Raises WatermarkMangledError for anything else."""
-        found = cls.find(token)
+        found = cls.find(check_text("watermark", token))
         if found is None:
             raise WatermarkMangledError(
                 f"watermark: {token!r} holds no token.",
@@ -150,7 +151,7 @@ class Watermark:
                 and mangled are different answers: a mangled token means that a summary
                 has damaged what it had to keep.
         """
-        wanted, text = _Wanted(agent_id, ledger_id), _resolved(text)
+        wanted, text = _Wanted(agent_id, ledger_id), _resolved(check_text("text", text))
         intact = list(_intact(text))
         if mine := [mark for mark, _ in intact if wanted.counts(mark)]:
             return max(mine, key=lambda mark: mark.point)
@@ -165,7 +166,7 @@ class Watermark:
     @classmethod
     def find_all(cls, text: str) -> tuple[Watermark, ...]:
         """Every intact token in a text, of every agent, in order of appearance; damaged ones are passed over."""
-        return tuple(mark for mark, _ in _intact(_resolved(text)))
+        return tuple(mark for mark, _ in _intact(_resolved(check_text("text", text))))
 
 
 class _Wanted(NamedTuple):

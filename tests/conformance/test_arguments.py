@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from conformance.worlds import World
 
-from fencepost.ledger import EffectClass, FencedError, InvalidArgumentError, Ledger, UsageError
+from fencepost.ledger import (
+    AsyncLedger,
+    EffectClass,
+    FencedError,
+    InvalidArgumentError,
+    Ledger,
+    Outcome,
+    ProbeAnswer,
+    UsageError,
+    Watermark,
+)
+from fencepost.ledger.operations import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,6 +117,12 @@ def test_identity_has_a_canonical_form_or_is_refused(session: AgentSession, worl
         ({"kind": IRREVERSIBLE, "deadline_s": -1}, "deadline_s"),
         ({"kind": IRREVERSIBLE, "wait_s": float("nan")}, "wait_s"),
         ({"kind": IRREVERSIBLE, "longest_run_s": -0.5}, "longest_run_s"),
+        *[({"kind": EffectClass.IDEMPOTENT, "order_safe": v}, "order_safe") for v in (1, 0, "false", None, "")],
+        *[({"kind": EffectClass.READ, "record": v}, "record") for v in (1, "false", None)],
+        ({"kind": IRREVERSIBLE, "scope": 5}, "scope"),
+        ({"kind": IRREVERSIBLE, "scope": 0}, "scope"),
+        ({"kind": IRREVERSIBLE, "resource": 5}, "resource"),
+        ({"kind": IRREVERSIBLE, "supplied_key": 5}, "supplied_key"),
         ({"kind": IRREVERSIBLE, "occurrence": 0}, "occurrence"),
         ({"kind": IRREVERSIBLE, "occurrence": True}, "occurrence"),
         ({"kind": IRREVERSIBLE, "occurrence": 1.5}, "occurrence"),
@@ -136,6 +155,12 @@ def test_unusable_declarations(session: AgentSession) -> None:
     assert template.value.field == "resource"
 
 
+def takes_nothing() -> None: ...
+
+
+def takes_two(one: object, other: object) -> None: ...
+
+
 def test_values_of_the_wrong_type(session: AgentSession, world: World, ledger: Ledger) -> None:
     """Whatever a call cannot use is refused naming the field and the way on: never a bare TypeError."""
     session.checkpoint("c")
@@ -158,6 +183,29 @@ def test_values_of_the_wrong_type(session: AgentSession, world: World, ledger: L
         ("cascades", lambda v: session.effect("t", kind=IRREVERSIBLE, cascades=v)(len), ["inv", 5]),
         ("not_executed", lambda v: session.effect("t", kind=IRREVERSIBLE, not_executed=v), [ValueError, ("x",)]),
         ("order_safe", lambda v: session.report_call("t", kind=v, order_safe=True), [IRREVERSIBLE, EffectClass.READ]),
+        ("order_safe", lambda v: session.report_call("t", kind=EffectClass.IDEMPOTENT, order_safe=v), [1, "false", 0]),
+        ("order_safe", lambda v: session.effect("t", kind=EffectClass.IDEMPOTENT, order_safe=v), [1, "false", 0]),
+        ("record", lambda v: session.effect("t", kind=EffectClass.READ, record=v), [1, "false", None]),
+        ("key_argument", lambda v: session.effect("t", kind=IRREVERSIBLE, key_argument=v)(lambda order: order), ["k"]),
+        ("secret", lambda v: session.effect("t", kind=IRREVERSIBLE, secret=v)(lambda order: order), [("card",)]),
+        ("content", lambda v: session.effect("t", kind=IRREVERSIBLE, content=v)(lambda order: order), [("note",)]),
+        ("text", Watermark.find, [5, None, b"state"]),
+        ("text", Watermark.find_all, [5, None]),
+        ("watermark", Watermark.parse, [5, None]),
+        *[
+            (name, partial(lambda name, v: ledger.operations(**{name: v}), name), [5])
+            for name in ("agent", "tool", "after")
+        ],
+        ("place", ledger.quarantined, [5, None]),
+        ("limit", lambda v: ledger.operations(limit=v), ["x", True, 0, 1.5]),
+        ("scope", lambda v: ledger.session(world.agent, scope=v), [5, 0, " "]),
+        ("limits", lambda v: Ledger.open(world.url, limits=v), [5, {}, False]),
+        ("limits", lambda v: AsyncLedger.open(world.url, limits=v), [5, {}]),
+        ("voided", lambda v: ProbeAnswer(Outcome.ABSENT, voided=v), ["false", 1]),
+        ("evidence", lambda v: ProbeAnswer(Outcome.ABSENT, evidence=v), [5, None]),
+        ("post_state_hash", lambda v: ProbeAnswer(Outcome.COMMITTED, post_state_hash=v), [5, None]),
+        ("state_hash", lambda v: ledger.compensator("a", state_hash=v)(lambda *_: 1), [takes_nothing, takes_two]),
+        ("function", ledger.compensator("a", state_hash=len), [takes_nothing, takes_two]),
     ]
     before = session.seq
     for field, call, values in calls:
@@ -167,6 +215,60 @@ def test_values_of_the_wrong_type(session: AgentSession, world: World, ledger: L
             assert caught.value.field == field
             assert caught.value.next_step
     assert session.seq == before
+
+
+def test_what_a_resolution_cannot_take(session: AgentSession, world: World, ledger: Ledger) -> None:
+    """A word by hand is refused naming the field, before anything is recorded: what it cannot keep would be lost."""
+    session.attempt("t", key=world.key("k"), kind=IRREVERSIBLE).begin().doubt("who knows")
+    seen = world.status(world.op_id("k", "t"), Status.IN_DOUBT)
+    wrong: list[tuple[str, list[Any]]] = [
+        ("result", [dt.date(2026, 1, 1), object(), {1, 2}, "x" * 300_000]),
+        ("accept_risk", [1, "false", None]),
+        ("post_state_hash", [5, None]),
+        ("version", [5, None]),
+        ("outcome", ["perhaps", 5, None]),
+    ]
+    for field, values in wrong:
+        for value in values:
+            said: dict[str, Any] = {
+                "outcome": "committed", "version": seen.version, "by": "ann", "evidence": "e", field: value,
+            }  # fmt: skip
+            with pytest.raises(InvalidArgumentError) as caught:
+                ledger.resolve(seen.op_id, **said)
+            assert caught.value.field == field
+    assert ledger.operation(seen.op_id).operation.version == seen.version
+
+
+def test_what_an_attempt_cannot_be_told(session: AgentSession, world: World) -> None:
+    """What an attempt is told of its effect is looked at before it counts: then it can be told again."""
+    attempt = session.attempt("t", key=world.key("k"), kind=IRREVERSIBLE).begin()
+    wrong: list[tuple[str, Callable[[], None]]] = [
+        ("why", lambda: attempt.fail(5)),  # type: ignore[arg-type]
+        ("key_voided", lambda: attempt.fail("declined", key_voided="false")),  # type: ignore[arg-type]
+        ("why", lambda: attempt.doubt(5)),  # type: ignore[arg-type]
+        ("reference", lambda: attempt.commit(1, reference=5)),  # type: ignore[arg-type]
+        ("post_state_hash", lambda: attempt.commit(1, post_state_hash=5)),  # type: ignore[arg-type]
+    ]
+    for field, tell in wrong:
+        with pytest.raises(InvalidArgumentError) as caught:
+            tell()
+        assert caught.value.field == field
+    attempt.commit(1)
+    assert world.status(attempt.op_id, Status.COMMITTED).voids == 0
+
+
+def test_an_argument_without_a_form_is_named(session: AgentSession) -> None:
+    """Of many arguments the error names the one that has no canonical form."""
+
+    @session.effect("t", kind=IRREVERSIBLE, content=("note",))
+    def tool(order: str, lines: object, note: object) -> None:
+        raise AssertionError(order, lines, note)
+
+    for arguments, field, name in [(("A", [object()], ""), "identity", "lines"), (("A", 1, {2: 3}), "content", "note")]:
+        with pytest.raises(InvalidArgumentError) as caught:
+            tool(*arguments)
+        assert (caught.value.field, caught.value.argument) == (field, name)
+        assert name in str(caught.value)
 
 
 def test_wrong_arguments_are_a_type_error(session: AgentSession) -> None:

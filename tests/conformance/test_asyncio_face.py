@@ -150,7 +150,7 @@ def test_cancelled_in_the_middle_of_an_effect(world: World) -> None:
 
 
 def test_cancelled_inside_of_a_with_block(world: World) -> None:
-    """The same for a context manager; cancelled before it was started, it is withdrawn."""
+    """The same for a context manager, also where nobody had asked for the permit yet."""
 
     async def work(ledger: AsyncLedger, session: AsyncAgentSession) -> None:
         async def body(name: str, entered: asyncio.Event, *, start: bool) -> None:
@@ -165,7 +165,7 @@ def test_cancelled_inside_of_a_with_block(world: World) -> None:
             await entered.wait()
             await cancelled(task)
         world.status(world.op_id("started", "mail.send"), Status.IN_DOUBT)
-        world.status(world.op_id("idle", "mail.send"), Status.FREE)
+        world.status(world.op_id("idle", "mail.send"), Status.IN_DOUBT)
         assert (await ledger.in_doubt(world.agent))[0].operation.op_id == world.op_id("started", "mail.send")
 
     run(world, work)

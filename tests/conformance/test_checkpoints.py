@@ -141,13 +141,13 @@ def test_waiting_for_oneself_ends(world: World, ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("started", [False, True])
 def test_closing_with_a_call_open(world: World, ledger: Ledger, *, started: bool) -> None:
-    """A session that is closed over an open call says what it knows: in doubt if it was started, else withdrawn."""
+    """A session that is closed over an open call says what it knows: in doubt, also where nobody asked for the permit."""
     session = ledger.session(world.agent).open()
     attempt = session.attempt(key=world.key("open"), **SEND).begin()  # type: ignore[arg-type]
     if started:
         assert attempt.owned
     session.close()
-    world.status(attempt.op_id, Status.IN_DOUBT if started else Status.FREE)
+    world.status(attempt.op_id, Status.IN_DOUBT)
     until(lambda: ledger.watermark(world.agent).mark.seq == ledger.watermark(world.agent).highest_seq)
     assert ledger.watermark(world.agent).sealed
 

@@ -18,6 +18,7 @@ from fencepost.ledger import (
     InvalidArgumentError,
     Ledger,
     NotFoundError,
+    OperationConflictError,
     ReasonKind,
     VerdictKind,
     guard,
@@ -250,6 +251,63 @@ def test_declared_the_same_and_then_undone(world: World, ledger: Ledger) -> None
         world.charge(session, "first")
         assert world.hits("first") + world.hits("renamed") == 2
     assert world.status(world.op_id("first"), Status.COMMITTED).round == 2
+
+
+@pytest.mark.parametrize("by", ["session", "operator"])
+def test_declared_the_same_is_of_what_was_asked_for(world: World, ledger: Ledger, by: str) -> None:
+    """Another amount under the name that was declared is a conflict that names both, for everybody, also in the next round."""
+
+    def conflict(session: AgentSession, cents: int) -> None:
+        with pytest.raises(OperationConflictError) as caught:
+            world.charge(session, "renamed", cents=cents)
+        assert caught.value.op_id == world.op_id("renamed")
+        assert '"cents":50' in caught.value.recorded
+        assert f'"cents":{cents}' in caught.value.given
+        assert world.op_id("first") in str(caught.value)
+
+    with gone_back(world, ledger, "first") as session:
+        held(world, session, "renamed")
+        if by == "session":
+            session.declare_same(world.op_id("renamed"), as_=world.op_id("first"))
+        else:
+            until(lambda: ledger.held(world.agent))
+            ledger.declare(
+                world.agent, world.op_id("renamed"), same_as=world.op_id("first"), by="ann", evidence="the same order"
+            )
+        conflict(session, 70)
+        assert world.charge(session, "renamed", note="reworded")["order"] == world.key("first")
+        conflict(session, 999)
+    [elsewhere] = world.run(charge("renamed", 70))
+    assert (elsewhere["error"], elsewhere["ran"]) == ("OperationConflictError", False)
+    compensate(world, ledger, "first")
+    with ledger.session(world.agent) as later:
+        conflict(later, 70)
+    assert (world.hits("first"), world.hits("renamed")) == (1, 0)
+
+
+def test_declared_the_same_with_a_secret(world: World, ledger: Ledger) -> None:
+    """Another secret under the name that was declared is a conflict too, and is not shown."""
+
+    def pay(session: AgentSession, name: str, card: str) -> str:
+        attempt = session.attempt(
+            "pay", kind=EffectClass.IRREVERSIBLE, key=world.key(name), identity={"card": card}, secret=("card",)
+        )
+        with attempt:
+            if attempt.owned:
+                attempt.commit(name)
+        return str(attempt.result)
+
+    session = ledger.session(world.agent).open()
+    session.checkpoint("c")
+    pay(session, "first", "4111-2222")
+    with session.rollback("c", policy="gated") as gated:
+        with pytest.raises(DivergenceHeldError):
+            pay(gated, "renamed", "4111-2222")
+        gated.declare_same(world.op_id("renamed", "pay"), as_=world.op_id("first", "pay"))
+        assert pay(gated, "renamed", "4111-2222") == "first"
+        with pytest.raises(OperationConflictError, match="what is secret differs") as caught:
+            pay(gated, "renamed", "5500-6666")
+        assert "5500-6666" not in str(caught.value.to_dict())
 
 
 def test_what_cannot_be_declared(world: World, ledger: Ledger) -> None:

@@ -9,12 +9,15 @@ from conformance.worlds import World
 
 from fencepost.ledger import (
     EffectClass,
+    EffectNotExecuted,
+    InvalidArgumentError,
     Ledger,
     RecordTooLargeError,
     ResultNotRecordedError,
     TooManyAttemptsError,
+    VersionMovedError,
 )
-from fencepost.ledger.operations import Status
+from fencepost.ledger.operations import Operation, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,6 +90,56 @@ def test_attempts_are_capped(world: World) -> None:
         with pytest.raises(TooManyAttemptsError) as caught:
             session.attempt(key=world.key("c"), **SEND).begin()
         assert (caught.value.attempts, caught.value.limit) == (3, 3)
+        assert "max_attempts" in caught.value.next_step
+
+
+def test_an_operator_lets_a_capped_operation_go_on(world: World) -> None:
+    """By the version that was seen, as the error names it: so many attempts again, and only then; not before the cap."""
+    ledger = world.open(max_attempts=3)
+
+    def resolve(version: str) -> Operation:
+        return ledger.resolve(
+            world.op_id("step"), outcome="absent", version=version, by="ann", evidence="the provider is back"
+        )
+
+    with ledger.session(world.agent) as session:
+        with pytest.raises(TooManyAttemptsError) as caught:
+            failing(session, world.key("step"))
+        version = world.status(world.op_id("step"), Status.FREE).version
+        assert f"in-doubt resolve {world.op_id('step')} --absent --version {version}" in caught.value.next_step
+        with pytest.raises(VersionMovedError):
+            resolve("0.0")
+        assert resolve(version).status is Status.FREE
+        with pytest.raises(InvalidArgumentError, match="does not apply"):
+            resolve(ledger.operation(world.op_id("step")).operation.version)
+        with pytest.raises(TooManyAttemptsError):
+            failing(session, world.key("step"))
+        resolve(ledger.operation(world.op_id("step")).operation.version)
+        world.charge(session, "step")
+    assert world.hits("step") == 1
+    assert sum(a.owned for a in world.status(world.op_id("step"), Status.COMMITTED).attempts.values()) == 7
+
+
+def failing(session: AgentSession, order: str) -> None:
+    """Ten calls of a tool whose provider is down."""
+    identity = {"order": order, "cents": 50}
+    for _ in range(10):
+        attempt = session.attempt("billing.charge", key=order, kind=EffectClass.IRREVERSIBLE, identity=identity)
+        with pytest.raises(EffectNotExecuted), attempt:
+            raise EffectNotExecuted("the provider is down")
+
+
+@pytest.mark.parametrize("cap", ["max_attempts", "max_history_bytes"])
+def test_the_way_on_from_a_cap(world: World, cap: str) -> None:
+    """It is named by the error, and works: under a higher limit the effect runs, under its own name, once."""
+    before, after = {"max_attempts": (3, 5), "max_history_bytes": (1_000, 100_000)}[cap]
+    low = world.open(**{cap: before})
+    with low.session(world.agent) as session, pytest.raises((TooManyAttemptsError, RecordTooLargeError), match=cap):
+        failing(session, world.key("step"))
+    with world.open(**{cap: after}).session(world.agent) as session:
+        world.charge(session, "step")
+        world.charge(session, "step")
+    assert world.hits("step") == 1
 
 
 def test_history_keeps_room_for_the_outcome(world: World) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 from conformance.worlds import World, until
@@ -110,6 +112,42 @@ def test_tool_that_says_the_secret(session: AgentSession, world: World, ledger: 
     world.status(world.op_id("C3", "bank.pay"), Status.COMMITTED)
     assert CARD.encode() not in everything_written(world)
     assert ledger.operation(world.op_id("C2", "bank.pay")).operation.status is Status.FREE
+
+
+@pytest.mark.parametrize(
+    "spell",
+    [
+        quote,
+        lambda card: quote(card).replace("-", "%2d"),
+        lambda card: base64.b64encode(f"user:{card}".encode()).decode(),
+        lambda card: card.encode().hex(),
+        lambda card: card.replace("-", " "),
+        lambda card: "x" * 490 + base64.b64encode(card.encode()).decode(),  # cut in the middle of it
+    ],
+)
+def test_tool_that_says_the_secret_otherwise(
+    session: AgentSession, world: World, ledger: Ledger, spell: Callable[[str], str]
+) -> None:
+    """However the tool spells it, in what it says or returns: neither the log nor anybody who asks gets to see it."""
+
+    def declined(card: str) -> None:
+        raise RuntimeError(f"POST /v1?card={spell(card)} failed")
+
+    failing, returning = paying(session, world, declined), paying(session, world, lambda card: {"seen": spell(card)})
+    with pytest.raises(RuntimeError):
+        failing(world.key("G"), CARD)
+    returning(world.key("H"), CARD)
+    world.status(failing.op_id(world.key("G"), CARD), Status.IN_DOUBT)
+    [waiting] = ledger.in_doubt(world.agent)
+    written = everything_written(world).decode(errors="replace")
+    for text in (
+        written,
+        json.dumps(waiting.to_dict()),
+        json.dumps(operation_dict(ledger.operation(waiting.operation.op_id))),
+    ):
+        assert spell(CARD)[-20:-4] not in text
+    with pytest.raises(ResultNotRecordedError):
+        returning(world.key("H"), CARD)
 
 
 def test_result_that_holds_the_secret(session: AgentSession, world: World) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_kit import CHARGE, DOUBT, Run, answer, run_fixture, template_fixture, url_fixture  # noqa: F401 - found by their names
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+from fencepost.ledger import Ledger, StoreError
 
 SESSION = {
     "session_id", "branch_id", "epoch", "watermark", "highest_seq", "heard_of", "live", "ended", "ended_at",
@@ -137,3 +136,24 @@ def test_nothing_but_init_and_import_creates_a_ledger(run: Run, tmp_path: Path, 
     assert f"no ledger at {path}" in result.stderr
     assert "fencepost init" in result.stderr
     assert [(p.name, p.stat().st_size) for p in path.parent.iterdir()] == ([("ledger.db", 0)] if exists else [])
+
+
+@pytest.mark.parametrize("line", ["status", "ops list", "init", "doctor"])
+def test_a_folder_that_may_not_be_entered(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    """Nobody can say that there is no ledger: the command says what keeps it from looking (7), and creates nothing."""
+    path = tmp_path / "private" / "ledger.db"
+    path.parent.mkdir()
+    stat = Path.stat
+
+    def forbidden(self: Path, **more: Any) -> Any:
+        if self == path:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(self, **more)
+
+    monkeypatch.setattr(Path, "stat", forbidden)
+    result = run("--url", f"sqlite://{path}", *line.split())
+    assert result.exit_code == 7, result.stderr
+    assert "may not enter its folder" in result.stderr
+    with pytest.raises(StoreError, match="may not enter"):
+        Ledger.open(f"sqlite://{path}")
+    assert list(path.parent.iterdir()) == []

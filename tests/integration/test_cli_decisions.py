@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_kit import CHARGE, DOUBT, MAIL, Run, answer, error, resolve, run_fixture, template_fixture, url_fixture  # noqa: F401 - found by their names
 
-from fencepost.ledger import DivergenceHeldError, EffectClass, Ledger
+from fencepost.ledger import DivergenceHeldError, EffectClass, Ledger, OperationConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -308,8 +308,11 @@ def test_held_and_declared_the_same(run: Run, url: str, gone_back: str) -> None:
     assert answer(run("rollback", "held", "nightly", "--json"))["held"] == []
     assert "Nothing is held." in run("rollback", "held", "nightly").stdout
     with Ledger.open(url) as ledger, ledger.session("nightly") as session:
-        attempt = session.attempt("billing.charge", key="A-1", kind=EffectClass.IRREVERSIBLE).begin()
+        again: dict[str, Any] = {"tool": "billing.charge", "key": "A-1", "kind": EffectClass.IRREVERSIBLE}
+        attempt = session.attempt(**again, identity={"cents": 50}).begin()
         assert (attempt.owned, attempt.result) == (False, {"id": "ch-1"})
+        with pytest.raises(OperationConflictError):
+            session.attempt(**again, identity={"cents": 70}).begin()
 
 
 def test_declared_new_for_good(run: Run, gone_back: str) -> None:

@@ -18,9 +18,10 @@ from simulation.world import World
 from fencepost.ledger import attempts, resolutions, rollbacks, settling
 from fencepost.ledger.attempts import Claim
 from fencepost.ledger.calls import Call
-from fencepost.ledger.engine import Clock, Engine, Limits
+from fencepost.ledger.engine import Clock, Engine
 from fencepost.ledger.errors import FencedError, FencepostError, StaleProjectionError, UnsafeRollbackError
 from fencepost.ledger.facts import EffectClass, Outcome
+from fencepost.ledger.limits import Limits
 from fencepost.ledger.operations import Operation, Status
 from fencepost.ledger.resolutions import ProbeAnswer
 from fencepost.ledger.service import Service

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
+import html
 import json
+import re
+import time
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given, settings
@@ -148,7 +153,7 @@ def test_way_back_that_holds_a_secret_is_not_sealed() -> None:
         ({"resource": "card:{card}"}, "resource"),
         ({"cascades": ("cache:{card[0]}",)}, "cascades"),
         ({"key_argument": "card"}, "key_argument"),
-        ({"options": EffectOptions(tool="t", kind=EffectClass.READ, secret=("crad",))}, "identity"),
+        ({"options": EffectOptions(tool="t", kind=EffectClass.READ, secret=("crad",))}, "secret"),
     ],
 )
 def test_declarations_that_would_show_a_secret(values: dict[str, Any], field: str) -> None:
@@ -213,3 +218,88 @@ def test_no_text_keeps_a_secret(secret: str, before: str, after: str) -> None:
     found = secrets_of({"x": secret}, ["x"])
     cleared = found.hidden(f"{before}{secret}{after}").replace(HIDDEN, "")
     assert secret not in cleared or secret in HIDDEN
+
+
+KEY = "sk_live/aB3+xyz#90=="
+PERSON = 'né "O\'Hara" & Söhne\n<x>'
+BASIC = base64.b64encode(f"user:{KEY}".encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("secret", "text"),
+    [
+        *[(KEY, write(KEY)) for write in (quote, quote_plus, html.escape, json.dumps, repr)],
+        (KEY, quote(KEY, safe="").lower().replace("ab3", "aB3")),
+        (KEY, quote(quote(KEY, safe=""), safe="")),
+        (KEY, BASIC),
+        (KEY, BASIC.translate(str.maketrans("+/", "-_")).rstrip("=")),
+        (KEY, quote(BASIC, safe="")),
+        *[(KEY, base64.b64encode(("x" * n + KEY + "y" * m).encode()).decode()) for n in range(4) for m in range(4)],
+        (KEY, base64.urlsafe_b64encode(f"??>{KEY}??".encode()).decode()),
+        (KEY, base64.b64encode(json.dumps({"key": KEY}).encode()).decode()),
+        (KEY, KEY.encode().hex()),
+        (KEY, KEY.encode().hex(":").upper()),
+        (PERSON, json.dumps(json.dumps({"name": PERSON}))),
+        (PERSON, json.dumps({"name": PERSON}, ensure_ascii=False)),
+        (PERSON, repr(PERSON.encode())),
+        (PERSON, ascii(PERSON)),
+        (PERSON, html.escape(PERSON)),
+        (PERSON, quote_plus(PERSON)),
+        ("a/b\\c d!", json.dumps("a/b\\c d!").replace("/", "\\/")),
+        (b"\x00\x01key\xff\xfe", base64.b64encode(b"pw=\x00\x01key\xff\xfe").decode()),
+        ([b"\x00\x01key\xff\xfe"], "00:01:6B:65:79:FF:FE"),
+        *[("4111111111111111", t) for t in ("4111 1111 1111 1111", "4111-1111-1111-1111", "4111.1111.11111111")],
+        *[("4111-1111-1111-1111", t) for t in ("4111111111111111", "4111 1111 1111 1111", "4111+1111+1111+1111")],
+        (4111111111111111, "4111%201111%201111%201111"),
+        ("DE89370400440532013000", "DE89 3704 0044 0532 0130 00"),
+    ],
+)
+def test_secrets_are_found_in_their_usual_spellings(secret: Any, text: str) -> None:
+    """Escaped, in base64 at any place, in hexadecimal, in groups: taken out of texts, and looked for in results and names."""
+    found = secrets_of({"x": secret}, ["x"])
+    cleared = found.hidden(f"GET /v1?card={text} failed")
+    assert text not in cleared
+    assert not found.in_text(cleared.replace(HIDDEN, ""))
+    assert HIDDEN in cleared
+    assert found.kept_out(fact(result=json.dumps({"seen": text}).encode())).result is None
+    with pytest.raises(InvalidArgumentError):
+        found.require_absent("key", f"k-{text}")
+
+
+@pytest.mark.parametrize(
+    "text", ["sk_live/aB3+xyz", "4111 1111", "user:pass", BASIC[:8], "2026-12-01 05:49:54", "c2stbGl2ZQ=="]
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    """What resembles one is not taken for it."""
+    found = secrets_of({"x": KEY, "y": "4111111111111111"}, ["x", "y"])
+    assert found.hidden(f"{text} failed") == f"{text} failed"
+
+
+@settings(max_examples=300)
+@given(st.text(min_size=6, max_size=40), st.binary(max_size=5), st.binary(max_size=5))
+def test_no_spelling_keeps_a_secret(secret: str, before: bytes, after: bytes) -> None:
+    """Whatever the value, and whatever stands around it."""
+    found = secrets_of({"x": secret}, ["x"])
+    data = before + secret.encode() + after
+    for text in (
+        quote(secret), quote_plus(secret), re.sub("%..", lambda m: m[0].lower(), quote(secret)), json.dumps(secret), ascii(secret), data.hex(),
+        base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode(), html.escape(secret),
+    ):  # fmt: skip
+        assert found.in_text(f"<{text}>")
+        assert HIDDEN in found.hidden(f"<{text}>")
+
+
+@pytest.mark.parametrize("secret", ["x" * 50_000, "x" * 200, "\\" * 199, "%" * 199, "4 " * 99, "é" * 200, "a+b/" * 50])
+def test_looking_is_bounded(secret: str) -> None:
+    """Neither a long secret nor a long text that almost holds it takes long."""
+    began = time.process_time()
+    found = secrets_of({"x": secret}, ["x"])
+    for text in (
+        secret[:-1] * (100_000 // len(secret)),
+        "\\" * 100_000,
+        "%25" * 30_000,
+        "4 " * 50_000,
+        "QUFB" * 25_000,
+    ):
+        found.hidden(text)
+    assert time.process_time() - began < 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencepost.ledger.sessions import Sequence
+from fencepost.ledger.sequence import Sequence
 
 
 def test_a_number_that_was_not_written_is_given_out_again() -> None:

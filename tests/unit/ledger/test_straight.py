@@ -12,10 +12,11 @@ import pytest
 from fencepost.ledger import settling, straight
 from fencepost.ledger.attempts import Claim
 from fencepost.ledger.calls import Call
-from fencepost.ledger.engine import Engine, Limits
+from fencepost.ledger.engine import Engine
 from fencepost.ledger.errors import OutcomeUnknownError, PublishRefusedError, RecordTooLargeError
 from fencepost.ledger.facts import EffectClass, EffectFact
 from fencepost.ledger.history import Record
+from fencepost.ledger.limits import Limits
 from fencepost.ledger.operations import Operation
 from fencepost.ledger.positions import Partition, Position
 from fencepost.ledger.sessions import SessionState
