@@ -43,7 +43,7 @@ def test_whatever_happens_the_answer_is_that_of_whoever_asks_first(world: World,
             (lambda: do(session, world.key("harmless"), EffectClass.REPEATABLE), VerdictKind.PROCEED),
             (lambda: ledger.fork(world.agent, "aside", checkpoint="c"), VerdictKind.PROCEED),
             (lambda: session.checkpoint("d"), VerdictKind.PROCEED),
-            (lambda: do(session, key), VerdictKind.PROCEED),
+            (lambda: do(session, key), VerdictKind.REFUSE),
             (lambda: session.report_call("shell.rm", kind=EffectClass.IRREVERSIBLE), VerdictKind.REFUSE),
             (lambda: do(session, world.key("after")), VerdictKind.REFUSE),
         ]
