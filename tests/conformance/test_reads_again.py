@@ -15,6 +15,7 @@ from fencepost.ledger import (
     AsyncLedger,
     EffectClass,
     Ledger,
+    NotFoundError,
     Reconcile,
     Resume,
     SummaryReconciliationError,
@@ -53,7 +54,10 @@ class Doc:
 
 
 def recorded(ledger: Ledger, doc: Doc) -> list[Any]:
-    told = ledger.operation(doc.op_id).operation.told
+    try:
+        told = ledger.operation(doc.op_id).operation.told
+    except NotFoundError:  # not applied yet: a read waits for nothing
+        return []
     return [json.loads(fact.result) if fact.result is not None else None for fact in told]
 
 

@@ -50,9 +50,9 @@ def test_the_fold_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     held: list[int] = []
     forget = PartitionFold.forget
 
-    def watched(fold: PartitionFold, *, keep: int) -> None:
+    def watched(fold: PartitionFold, **bounds: int) -> None:
         held.append(len(fold._documents))
-        forget(fold, keep=keep)
+        forget(fold, **bounds)
 
     for count in (300, 1500):
         path = tmp_path / f"{count}.db"
