@@ -49,7 +49,7 @@ def _debts() -> None:
         """As if nothing were owed: else the agents stop before the cleaner has taken anything away."""
 
     DebtPayer.pay = pay_nothing  # type: ignore[method-assign]
-    attempts._require_settled_log = go_on
+    attempts._require_settled_log = go_on  # type: ignore[assignment]
 
 
 _BREAKS = {"confirmation": _confirmation, "fences": _fences, "debts": _debts}
