@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conformance.waiting import let_time_pass
+from faults.stack.evidence import lines
 from faults.stack.stage import Stage, create
 
 from fencepost.consumer.command import lag
@@ -25,6 +26,12 @@ def stage(kafka_bootstrap: str, redis_url: str, tmp_path: Path) -> Iterator[Stag
         yield stage
 
 
+def told(stage: Stage, error: str) -> bool:
+    """Whether a call of an agent has ended in this error."""
+    calls = (values for path in stage.directory.glob("calls.*.jsonl") for values in lines(path))
+    return any(values["error"].startswith(f"{error}:") for values in calls)
+
+
 def test_agents_wake_up_after_they_were_superseded(stage: Stage) -> None:
     """A process that slept while others took over its agents is told so at its next step, and does nothing more."""
     stage.project()
@@ -37,6 +44,7 @@ def test_agents_wake_up_after_they_were_superseded(stage: Stage) -> None:
     heirs = stage.crew("heirs", groups=[agents], count=10_000, crash=0, reopen=0, rollback=0)
     stage.wait_for_hits(5)
     zombies.send(0, signal.SIGCONT)
+    assert wait_until(lambda: told(stage, "FencedError"), 90), stage.said()
     stage.wait_for_hits(5)
     heirs.stop()
     zombies.stop()
