@@ -299,8 +299,15 @@ class Tool:
 
     @cached_property
     def _signature(self) -> inspect.Signature:
-        """Of the function; finding it out takes longer than using it."""
-        return inspect.signature(self.function)
+        """Of the function; finding it out takes longer than using it. Raises InvalidArgumentError where it tells none."""
+        try:
+            return inspect.signature(self.function)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"function: {self.options.tool} does not tell its parameters ({error}).",
+                next_step="Decorate a function of your own that calls it.",
+                field="function",
+            ) from error
 
     @property
     def is_awaited(self) -> bool:

@@ -90,6 +90,18 @@ def test_parameters_that_the_tool_does_not_have_are_refused_at_once(names: dict[
         tool(**names)
 
 
+def untold() -> None:
+    """It says nothing of use about its parameters."""
+
+
+def test_what_tells_no_parameters_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some of what is built in: nobody could say what a call of it is about."""
+    monkeypatch.setattr(untold, "__signature__", "none", raising=False)
+    with pytest.raises(InvalidArgumentError, match="does not tell its parameters") as caught:
+        Tool(function=untold, options=OPTIONS)
+    assert caught.value.field == "function"
+
+
 def test_tools_that_take_anything_are_believed() -> None:
     """Whatever they are called with can be named."""
 
