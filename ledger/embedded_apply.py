@@ -36,6 +36,7 @@ from .errors import FencepostError, PublishRefusedError, RecordTooLargeError, St
 from .history import MAX_RECORD_BYTES, History, LogEntry, Record
 from .ports import DocumentKey, Header, Snapshot
 from .projection import DEBTS, SET_ASIDE, Debt, PartitionFold, document_of, read_history, reassertion
+from .written import Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 MAX_REASSERTIONS = 16
 _STEP_RECORDS = 500
 _KEEP_DOCUMENTS = 20_000
+_WRITTEN_BITS = 1 << 24  # two megabytes: one partition holds everything
 _FACT_TYPES = (bytes, type(None))
 
 
@@ -191,14 +193,14 @@ class Transaction:
 
     def _rebuild(self, partition: Partition, end: int, progress: Callable[[Partition, int, int], None]) -> None:
         fold = PartitionFold(partition, read_header(self.sql, partition), {})
-        written = _Written()
+        written = Written(bits=_WRITTEN_BITS)
         progress(partition, 0, end)
         for start in range(0, end, _STEP_RECORDS):
             stop = min(end, start + _STEP_RECORDS)
             entries = list(log_entries(self.sql, partition, start, stop))
             wanted: set[DocumentKey] = set().union(*map(fold.needs, entries))
             fold.provide(dict.fromkeys(wanted))  # nothing is there but what this rebuild wrote
-            fold.provide(self._read(partition, [key for key in wanted if written.perhaps(key)]))
+            fold.provide(self._read(partition, written.perhaps(wanted)))
             for entry in entries:
                 _require_next(fold, entry.offset)
                 if history.names_a_summary(entry):
@@ -282,26 +284,6 @@ class Transaction:
         if document is not None:
             known = writes.get(document) or self._read(partition, [document])[document]
         return history.encode(reassertion(key, known))
-
-
-class _Written:
-    """Which documents were perhaps written, in two megabytes: of a few of those that were not it says so, too."""
-
-    _BITS = 1 << 24
-
-    def __init__(self) -> None:
-        self._seen = bytearray(self._BITS // 8)
-
-    def note(self, keys: Iterable[DocumentKey]) -> None:
-        """These were written."""
-        for key in keys:
-            place = hash(key) % self._BITS
-            self._seen[place >> 3] |= 1 << (place & 7)
-
-    def perhaps(self, key: DocumentKey) -> bool:
-        """Whether a document was written; if not, it certainly was not."""
-        place = hash(key) % self._BITS
-        return bool(self._seen[place >> 3] >> (place & 7) & 1)
 
 
 def _require_next(fold: PartitionFold, offset: int) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO, TypedDict, TypeVar
+from typing import Any, Self, TextIO, TypeVar
 
 from . import transfer, verification
 from .asked import as_policy, as_word
@@ -34,6 +34,7 @@ from .limits import Limits
 from .operation_faces import AsyncOperationCalls, OperationCalls
 from .operations import Operation
 from .ports import Store
+from .previews import Asked
 from .quarantine_faces import AsyncQuarantine, Quarantine
 from .replay import ReplayedOperation
 from .resolutions import OpenOperation, ProbeAnswer
@@ -103,15 +104,6 @@ class _Base:
             return function
 
         return register
-
-
-class _Asked(TypedDict):
-    """What the guard is asked about, but for whose it is."""
-
-    checkpoint: str
-    policy: Policy
-    branch_id: str
-    restored: str
 
 
 def _checked(limits: object) -> Limits | None:
@@ -266,15 +258,10 @@ class Ledger(_Base, BranchCalls, CompensationCalls, ContextCalls, OperationCalls
         restored: str = "",
     ) -> Verdict:
         """The same on the projection as it is; fences nobody and says what a replay would do."""
-        asked: _Asked = {
-            "checkpoint": checkpoint,
-            "policy": as_policy(policy),
-            "branch_id": branch,
-            "restored": restored,
-        }
-        if (soon := self._service.preview_rollback_here(agent, **asked)) is not None:
+        asked = Asked(agent, checkpoint, as_policy(policy), branch, restored)
+        if (soon := self._service.preview_rollback_here(asked)) is not None:
             return soon
-        return self._call(self._service.preview_rollback(agent, **asked))
+        return self._call(self._service.preview_rollback(asked))
 
     # -- the whole ledger --------------------------------------------------------------
 
@@ -455,15 +442,10 @@ class AsyncLedger(
         restored: str = "",
     ) -> Verdict:
         """See `Ledger.preview_rollback`."""
-        asked: _Asked = {
-            "checkpoint": checkpoint,
-            "policy": as_policy(policy),
-            "branch_id": branch,
-            "restored": restored,
-        }
-        if (soon := self._service.preview_rollback_here(agent, **asked)) is not None:
+        asked = Asked(agent, checkpoint, as_policy(policy), branch, restored)
+        if (soon := self._service.preview_rollback_here(asked)) is not None:
             return soon
-        return await self._call(self._service.preview_rollback(agent, **asked))
+        return await self._call(self._service.preview_rollback(asked))
 
     async def in_doubt(self, agent: str | None = None) -> list[OpenOperation]:
         """See `Ledger.in_doubt`."""

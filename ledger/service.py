@@ -380,20 +380,17 @@ class Service:
         """What waits to be declared after a gated rollback, oldest first."""
         return await divergence.held(self.engine, agent_id)
 
-    async def preview_rollback(
-        self, agent_id: str, *, checkpoint: str, policy: Policy, branch_id: str, restored: str
-    ) -> Verdict:
+    async def preview_rollback(self, asked: Asked) -> Verdict:
         """Decide without fencing anybody; see `rollbacks.preview`."""
-        check_id("checkpoint", checkpoint)
+        check_id("checkpoint", asked.checkpoint_id)
         return await rollbacks.preview(
-            self.engine, agent_id, checkpoint, policy=policy, branch_id=branch_id, restored=restored
-        )
+            self.engine, asked.agent_id, asked.checkpoint_id,
+            policy=asked.policy, branch_id=asked.branch_id, restored=asked.restored,
+        )  # fmt: skip
 
-    def preview_rollback_here(
-        self, agent_id: str, *, checkpoint: str, policy: Policy, branch_id: str, restored: str
-    ) -> Verdict | None:
+    def preview_rollback_here(self, asked: Asked) -> Verdict | None:
         """The same at once, in this thread, where it was asked before and nothing has moved; else None."""
-        return rollbacks.preview_here(self.engine, Asked(agent_id, checkpoint, policy, branch_id, restored))
+        return rollbacks.preview_here(self.engine, asked)
 
     # -- in doubt ----------------------------------------------------------------------
 

@@ -16,19 +16,23 @@ class Written:
     """The documents that were written since a projection began, in bounded memory: of a few others it says so, too.
 
     Only for whoever began the projection, and has written all of it.
+
+    Args:
+        bits: of memory; the fewer, the more of the others.
     """
 
-    def __init__(self) -> None:
-        self._bits = bytearray(_BITS // 8)
+    def __init__(self, *, bits: int = _BITS) -> None:
+        self._size = bits
+        self._bits = bytearray(bits // 8)
 
     def note(self, keys: Iterable[DocumentKey]) -> None:
         """These were written, or deleted."""
-        bits = self._bits
+        bits, size = self._bits, self._size
         for key in keys:
-            place = hash(key) % _BITS
+            place = hash(key) % size
             bits[place >> 3] |= 1 << (place & 7)
 
     def perhaps(self, keys: Iterable[DocumentKey]) -> set[DocumentKey]:
         """Those of the documents that may have been written; the others certainly were not."""
-        bits = self._bits
-        return {key for key in keys if bits[(place := hash(key) % _BITS) >> 3] >> (place & 7) & 1}
+        bits, size = self._bits, self._size
+        return {key for key in keys if bits[(place := hash(key) % size) >> 3] >> (place & 7) & 1}
